@@ -1,0 +1,1 @@
+"""Attention you can build, see and prove."""

@@ -1,0 +1,161 @@
+"""The same attention in exact blocks: for what no fused kernel takes, and where blocks are faster.
+
+A block is small enough for the processor's cache, so memory grows with n · d, not with n × n.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from qkv.core.mask import Mask
+from qkv.core.mask_parts import Tile, as_bias
+
+ROWS = 512
+"""Rows of a block under the fused kernel, and the step in which closed columns are skipped."""
+
+PAIRS = 1 << 18
+"""Pairs of query and key in an explicit block: 512 kB in bfloat16, the size of a core's cache."""
+
+
+def attention(
+    q: Float[Tensor, "batch heads queries d_k"],
+    k: Float[Tensor, "batch kv_heads keys d_k"],
+    v: Float[Tensor, "batch kv_heads keys d_v"],
+    mask: Mask | None,
+    batch: torch.Size,
+    scale: float,
+    softcap: float | None,
+    dropout: float,
+) -> Float[Tensor, "batch heads queries d_v"]:
+    """softmax(cap(Q Kᵀ · scale) + M) V, explicitly; with gradients each block is recomputed."""
+    if torch.is_grad_enabled() and (mask and mask.trainable or _wants_gradient(q, k, v)):
+        return _rows_recomputed(q, k, v, mask, batch, scale, softcap, dropout)
+    groups = q.shape[1] // k.shape[1]
+    q = q.unflatten(1, (k.shape[1], groups))
+    out = q.new_empty(q.shape[0], q.shape[3], k.shape[1], groups, v.shape[-1])
+    out = out.permute(0, 2, 3, 1, 4)  # tokens before heads in memory: what comes next joins heads
+    height = max(64, PAIRS // max(1, k.shape[-2]))
+    width = max(1, PAIRS // (groups * min(height, max(1, q.shape[3])) * max(1, k.shape[-2])))
+    for rows in runs(q.shape[3], height):
+        columns, tile = reach(mask, rows, q.flatten(1, 2), k, batch)
+        tile = _per_group(tile, q)
+        r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+        for example in range(q.shape[0]):
+            for heads in (slice(run.start, run.stop) for run in runs(k.shape[1], width)):
+                at = (example, heads)
+                part = tile if isinstance(tile, bool) else tile[at]
+                k_, v_ = k[at][:, None, c], v[at][:, None, c]
+                out[at][:, :, r] = _block(q[at][:, :, r], k_, v_, part, scale, softcap, dropout)
+    return out.flatten(1, 2)
+
+
+def _rows_recomputed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None,
+    batch: torch.Size,
+    scale: float,
+    softcap: float | None,
+    dropout: float,
+) -> Tensor:
+    groups = q.shape[1] // k.shape[1]
+    if groups > 1:
+        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+    height = max(1, PAIRS // max(1, q.shape[0] * q.shape[1] * k.shape[-2]))
+    parts = []
+    for rows in runs(q.shape[-2], height):
+        columns, tile = reach(mask, rows, q, k, batch)
+        r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+        operands = (q[:, :, r], k[:, :, c], v[:, :, c], tile, scale, softcap, dropout)
+        parts.append(checkpoint(_block, *operands, use_reentrant=False))
+    return torch.cat(parts, dim=-2)
+
+
+def _block(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tile: Tile,
+    scale: float,
+    softcap: float | None,
+    dropout: float,
+) -> Tensor:
+    scaled = (q * scale) @ k.mT  # Q Kᵀ · scale
+    if softcap is not None:
+        scaled = softcap * torch.tanh(scaled / softcap)
+    if isinstance(tile, bool):
+        weights = torch.softmax(scaled, -1) if tile else torch.zeros_like(scaled)
+    else:
+        masked = scaled + as_bias(tile, scaled.dtype)  # + M
+        nothing = (masked == -torch.inf).all(-1, keepdim=True)
+        weights = torch.softmax(masked.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
+    return torch.dropout(weights, dropout, dropout > 0) @ v
+
+
+def faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether blocks beat the fused kernel: bfloat16 inference on a CPU, from 128 tokens on.
+
+    There the kernel multiplies no faster than in float32, plain products up to three times.
+    As in PyTorch's unfused attention the similarities are rounded to bfloat16.
+    """
+    return (
+        q.dtype == torch.bfloat16
+        and q.device.type == "cpu"
+        and q.shape[-2] * k.shape[-2] >= 128 * 128
+        and not torch.compiler.is_compiling()
+        and not (torch.is_grad_enabled() and _wants_gradient(q, k, v))
+    )
+
+
+def reach(
+    mask: Mask | None, rows: range, q: Tensor, k: Tensor, batch: torch.Size
+) -> tuple[range, Tile]:
+    """Return the columns that some of these rows may look at, and the mask over them."""
+    keys = k.shape[-2]
+    if mask is None:
+        return range(keys), True
+    sizes = {"queries": q.shape[-2], "keys": keys, "device": q.device}
+    runs_open = [c for c in runs(keys, ROWS) if mask.tile(rows, c, **sizes) is not False]
+    if not runs_open:
+        return range(min(1, keys)), False
+    columns = range(runs_open[0].start, runs_open[-1].stop)
+    return columns, _four_axes(mask.tile(rows, columns, **sizes), batch)
+
+
+def tile_of(mask: Mask, q: Tensor, k: Tensor, batch: torch.Size) -> Tile:
+    """Return the whole mask for these queries and keys, with four axes at most."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    sizes = {"queries": queries, "keys": keys, "device": q.device}
+    return _four_axes(mask.tile(range(queries), range(keys), **sizes), batch)
+
+
+def runs(size: int, step: int) -> Iterator[range]:
+    """Cut an axis into runs of at most `step`."""
+    for start in range(0, size, step):
+        yield range(start, min(size, start + step))
+
+
+def _four_axes(tile: Tile, batch: torch.Size) -> Tile:
+    """Flatten the batch axes of a mask as those of the queries are flattened."""
+    if isinstance(tile, bool) or tile.dim() <= 2 or len(batch) == 1:
+        return tile
+    if not batch:
+        return tile.flatten(0, -4)
+    return tile.expand(*batch, *tile.shape[-3:]).flatten(0, -4)
+
+
+def _per_group(tile: Tile, q: Tensor) -> Tile:
+    """Give a mask the axes (batch, kv_heads, heads of each, rows, columns), without a copy."""
+    if isinstance(tile, bool):
+        return tile
+    batch, kv_heads, groups = q.shape[:3]
+    whole = tile.expand(batch, kv_heads * groups, *tile.shape[-2:])
+    return whole.unflatten(1, (kv_heads, groups))
+
+
+def _wants_gradient(*tensors: Tensor) -> bool:
+    return any(tensor.requires_grad for tensor in tensors)
