@@ -4,6 +4,7 @@ A block is small enough for the processor's cache, so memory grows with n · d, 
 """
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -31,7 +32,8 @@ def attention(
     dropout: float,
 ) -> Float[Tensor, "batch heads queries d_v"]:
     """softmax(cap(Q Kᵀ · scale) + M) V, explicitly; with gradients each block is recomputed."""
-    if torch.is_grad_enabled() and (mask and mask.trainable or _wants_gradient(q, k, v)):
+    trained = mask is not None and mask.trainable
+    if torch.is_grad_enabled() and (trained or _wants_gradient(q, k, v)):
         return _rows_recomputed(q, k, v, mask, batch, scale, softcap, dropout)
     groups = q.shape[1] // k.shape[1]
     q = q.unflatten(1, (k.shape[1], groups))
@@ -72,7 +74,7 @@ def _rows_recomputed(
         r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
         operands = (q[:, :, r], k[:, :, c], v[:, :, c], tile, scale, softcap, dropout)
         parts.append(checkpoint(_block, *operands, use_reentrant=False))
-    return torch.cat(parts, dim=-2)
+    return torch.cat(parts, dim=-2) if parts else q @ k.mT @ v  # no queries
 
 
 def _block(
@@ -87,9 +89,11 @@ def _block(
     scaled = (q * scale) @ k.mT  # Q Kᵀ · scale
     if softcap is not None:
         scaled = softcap * torch.tanh(scaled / softcap)
-    if isinstance(tile, bool):
-        weights = torch.softmax(scaled, -1) if tile else torch.zeros_like(scaled)
+    if tile is True:
+        weights = torch.softmax(scaled, -1)
     else:
+        if tile is False:
+            tile = torch.zeros(1, 1, dtype=torch.bool, device=q.device)
         masked = scaled + as_bias(tile, scaled.dtype)  # + M
         nothing = (masked == -torch.inf).all(-1, keepdim=True)
         weights = torch.softmax(masked.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
@@ -115,22 +119,22 @@ def reach(
     mask: Mask | None, rows: range, q: Tensor, k: Tensor, batch: torch.Size
 ) -> tuple[range, Tile]:
     """Return the columns that some of these rows may look at, and the mask over them."""
-    keys = k.shape[-2]
+    queries, keys = q.shape[-2], k.shape[-2]
     if mask is None:
         return range(keys), True
-    sizes = {"queries": q.shape[-2], "keys": keys, "device": q.device}
-    runs_open = [c for c in runs(keys, ROWS) if mask.tile(rows, c, **sizes) is not False]
-    if not runs_open:
+    tile = partial(mask.tile, queries=queries, keys=keys, device=q.device)
+    ahead = [columns for columns in runs(keys, ROWS) if tile(rows, columns) is not False]
+    if not ahead:
         return range(min(1, keys)), False
-    columns = range(runs_open[0].start, runs_open[-1].stop)
-    return columns, _four_axes(mask.tile(rows, columns, **sizes), batch)
+    columns = range(ahead[0].start, ahead[-1].stop)
+    return columns, _four_axes(tile(rows, columns), batch)
 
 
 def tile_of(mask: Mask, q: Tensor, k: Tensor, batch: torch.Size) -> Tile:
     """Return the whole mask for these queries and keys, with four axes at most."""
     queries, keys = q.shape[-2], k.shape[-2]
-    sizes = {"queries": queries, "keys": keys, "device": q.device}
-    return _four_axes(mask.tile(range(queries), range(keys), **sizes), batch)
+    tile = mask.tile(range(queries), range(keys), queries=queries, keys=keys, device=q.device)
+    return _four_axes(tile, batch)
 
 
 def runs(size: int, step: int) -> Iterator[range]:
@@ -141,10 +145,13 @@ def runs(size: int, step: int) -> Iterator[range]:
 
 def _four_axes(tile: Tile, batch: torch.Size) -> Tile:
     """Flatten the batch axes of a mask as those of the queries are flattened."""
-    if isinstance(tile, bool) or tile.dim() <= 2 or len(batch) == 1:
+    if isinstance(tile, bool) or tile.dim() <= 2:
         return tile
-    if not batch:
-        return tile.flatten(0, -4)
+    wanted = max(1, len(batch)) + 3
+    if tile.dim() > wanted:  # what stands further left has been checked to be 1
+        tile = tile.flatten(0, tile.dim() - wanted)
+    if len(batch) <= 1:
+        return tile
     return tile.expand(*batch, *tile.shape[-3:]).flatten(0, -4)
 
 
@@ -153,8 +160,9 @@ def _per_group(tile: Tile, q: Tensor) -> Tile:
     if isinstance(tile, bool):
         return tile
     batch, kv_heads, groups = q.shape[:3]
-    whole = tile.expand(batch, kv_heads * groups, *tile.shape[-2:])
-    return whole.unflatten(1, (kv_heads, groups))
+    return tile.expand(batch, kv_heads * groups, *tile.shape[-2:]).reshape(
+        batch, kv_heads, groups, *tile.shape[-2:]
+    )
 
 
 def _wants_gradient(*tensors: Tensor) -> bool:

@@ -15,15 +15,15 @@ WHOLE = 1 << 22
 
 
 def attention(
-    q: Float[Tensor, "*batch heads queries d_k"],
-    k: Float[Tensor, "*batch kv_heads keys d_k"],
-    v: Float[Tensor, "*batch kv_heads keys d_v"],
+    q: Float[Tensor, "*batch_heads queries d_k"],
+    k: Float[Tensor, "*batch_kv_heads keys d_k"],
+    v: Float[Tensor, "*batch_kv_heads keys d_v"],
     mask: Mask | None = None,
     *,
     scale: float | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
-) -> Float[Tensor, "*batch heads queries d_v"]:
+) -> Float[Tensor, "*batch_heads queries d_v"]:
     """softmax(Q Kᵀ / √d_k + M) V        Vaswani et al. 2017, equation 1.
 
     Runs PyTorch's fused kernel: n × n matrices are never formed, unless `dropout` is above 0 on
@@ -100,16 +100,16 @@ def _kernel(
     grouped = q.shape[1] != k.shape[1]
     if triangle and isinstance(allowed, Tensor):
         added = as_bias(allowed, q.dtype)
-        out = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, True, attn_mask=added, scale=scale
         )[0]
     else:
-        added = None if allowed is True else allowed
-        if isinstance(added, Tensor) and added.is_floating_point():
-            added = added.to(q.dtype)
+        if isinstance(allowed, Tensor) and allowed.is_floating_point():
+            allowed = allowed.to(q.dtype)
         out = F.scaled_dot_product_attention(
-            q, k, v, added, dropout, triangle, scale=scale, enable_gqa=grouped
-        )
+            q, k, v, None if allowed is True else allowed, dropout, triangle,
+            scale=scale, enable_gqa=grouped,
+        )  # fmt: skip
     return out[..., :d_v] if d_v < d_k else out
 
 
@@ -120,9 +120,7 @@ def _takes_both(q: Tensor, triangle: bool, dropout: float) -> bool:
     return not triangle or (own and plain)
 
 
-def _without_hidden(
-    k: Tensor, v: Tensor, mask: Mask, shape: torch.Size
-) -> tuple[Tensor, Tensor]:
+def _without_hidden(k: Tensor, v: Tensor, mask: Mask, shape: torch.Size) -> tuple[Tensor, Tensor]:
     """Put 0 where keys are hidden from every query: 0 · NaN would be NaN."""
     hiding = mask.split(shape[-2], k.shape[-2])[0]
     visible: Tile = True
@@ -131,7 +129,7 @@ def _without_hidden(
     if visible is True:
         return k, v
     if visible is False:
-        return torch.zeros_like(k), torch.zeros_like(v)
+        visible = torch.zeros(1, 1, dtype=torch.bool, device=k.device)
     hidden = ~visible.mT
     return k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
 

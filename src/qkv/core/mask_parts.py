@@ -1,7 +1,7 @@
 """The parts that a `Mask` is made of: each answers for a region, none forms the whole matrix."""
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -32,6 +32,7 @@ class Region(NamedTuple):
         return torch.arange(self.columns.start, self.columns.stop, device=device)
 
 
+@runtime_checkable
 class Part(Protocol):
     """One condition on who may look at whom."""
 

@@ -52,7 +52,7 @@ class Operation(StrEnum):
 INPUTS = frozenset({Operation.GIVEN, Operation.CONSTANT})
 SELECTING = frozenset({Operation.COLUMNS, Operation.ROWS})
 
-Matrix = Float[Tensor, "rows columns"]
+Matrix = Float[Tensor, "_ _"]
 
 
 def _divide(x: Tensor, y: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def softmax(w: Working, x: str, *, section: str = "", symbol: str = "P") -> str:
         says="the largest of each row; taking it away changes no share and keeps e^x small",
     )  # fmt: skip
     exponentials = w.step(
-        Operation.EXPONENTIAL, f"{section}exponentials", x, maximum, symbol="E",
+        Operation.EXPONENTIAL, f"{section}exponentials", x, maximum, symbol="U",
         says="e^x is always positive, and 0 where a token may not look",
     )  # fmt: skip
     total = w.step(
@@ -104,17 +104,17 @@ def softmax(w: Working, x: str, *, section: str = "", symbol: str = "P") -> str:
 def project(
     w: Working, x: str, projection: Projection, name: str, symbol: str, weight: str, section: str
 ) -> str:
-    """X Wᵀ + b."""
+    """X Wᵀ + b, the weight printed the way the sum runs on paper: as Wᵀ."""
     features = [str(i + 1) for i in range(projection.weight.shape[0])]
     given = w.given(
         f"{section}{weight}", projection.weight, symbol=weight, rows=features,
-        columns=None, says=f"trained: makes the {name}",
+        says=f"trained; makes the {name}",
     )  # fmt: skip
     bare = name if projection.bias is None else f"{name} before bias"
     product = w.step(
         Operation.PRODUCT_TRANSPOSED, f"{section}{bare}", x, given,
         symbol=symbol if projection.bias is None else f"{symbol}₀",
-        says=f"{name}: the encodings times the {name} weights",
+        says=f"row by row, times the weights of the {name}",
     )  # fmt: skip
     if projection.bias is None:
         return product
@@ -124,7 +124,7 @@ def project(
     )
     return w.step(
         Operation.ADD, f"{section}{name}", product, bias, symbol=symbol,
-        says=f"{name}: the bias is added to every row",
+        says="the bias is added to every row",
     )  # fmt: skip
 
 

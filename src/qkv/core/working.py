@@ -57,12 +57,12 @@ class Working:
                 f"{name} holds {value[row, column].item()} in row {row}, column {column}; "
                 f"wanted finite numbers"
             )
-        return self._add(Operation.GIVEN, name, (), value, symbol, says, rows, columns)
+        return self._add(Operation.GIVEN, name, (), value, (symbol, says), (rows, columns))
 
     def constant(self, name: str, number: float, *, symbol: str, like: str, says: str = "") -> str:
         """Write down a number that follows from the sizes or the recipe, in `like`'s precision."""
         value = torch.full((1, 1), number, dtype=torch.float64)
-        self._add(Operation.CONSTANT, name, (), value, symbol, says, None, None)
+        self._add(Operation.CONSTANT, name, (), value, (symbol, says), (None, None))
         self._tensors[name] = value.to(self._tensors[like])
         return name
 
@@ -81,9 +81,9 @@ class Working:
         tensors = [self._tensors[operand] for operand in operands]
         value = compute(operation, tensors, tuple(selection))
         known = _labels(operation, [self._steps[o] for o in operands], tuple(selection), symbol)
-        labels = (rows or known[0], columns or known[1])
+        named = (rows or known[0], columns or known[1])
         chosen = tuple(selection) if operation in SELECTING else ()
-        return self._add(operation, name, operands, value, symbol, says, *labels, chosen)
+        return self._add(operation, name, operands, value, (symbol, says), named, chosen)
 
     def tensor(self, name: str) -> Tensor:
         """Return what PyTorch computed for a step, in its own precision."""
@@ -105,15 +105,14 @@ class Working:
         name: str,
         operands: tuple[str, ...],
         value: Tensor,
-        symbol: str,
-        says: str,
-        rows: Labels,
-        columns: Labels,
+        told: tuple[str, str],
+        named: tuple[Labels, Labels],
         selection: tuple[int, ...] = (),
     ) -> str:
         if name in self._steps:
             raise ArgumentError(f"a step is named {name!r} already; every step has its own name")
-        labels = [_numbered(rows, value.shape[0]), _numbered(columns, value.shape[1])]
+        symbol, says = told
+        labels = (_numbered(named[0], value.shape[0]), _numbered(named[1], value.shape[1]))
         for axis, names, size in zip(("rows", "columns"), labels, value.shape, strict=True):
             if len(names) != size:
                 raise ShapeError(f"{name} has {size} {axis}, but {len(names)} labels for them")

@@ -110,6 +110,12 @@ class _AttentionLayer(nn.Module):
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
 
+    def join(
+        self, per_head: Float[Tensor, "*batch heads queries d_v"]
+    ) -> Float[Tensor, "*batch queries n_out"]:
+        """concat(head 1, …, head h)."""
+        return per_head.transpose(-3, -2).flatten(-2)
+
     def _check(self, name: str, x: Tensor) -> None:
         if x.dim() < 2 or x.shape[-1] != self.n_embed:
             raise ShapeError(
@@ -316,14 +322,22 @@ class MultiHeadAttention(_AttentionLayer):
         mask: MaskLike = False,
     ) -> Float[Tensor, "*batch queries n_out"]:
         """Return one row a query. `mask` reaches every head: True is causal, or a `Mask`."""
-        joined = self.context(enc_q, enc_k, enc_v, mask).transpose(-3, -2).flatten(-2)
+        return self.join(self.context(enc_q, enc_k, enc_v, mask))
+
+    def join(
+        self, per_head: Float[Tensor, "*batch heads queries d_v"]
+    ) -> Float[Tensor, "*batch queries n_out"]:
+        """concat(head 1, …, head h) WOᵀ, or without WO the heads side by side."""
+        joined = super().join(per_head)
         return joined if self.WO is None else self.WO(joined)
 
     def recipe(self, head: int | None = None) -> Recipe:
         """Return what the layer does; with `head`, that head alone and nothing joined."""
         if head is not None:
             if not 0 <= head < self.num_heads:
-                raise ArgumentError(f"head is {head}; this layer has heads 0 to {self.num_heads-1}")
+                raise ArgumentError(
+                    f"head is {head}; this layer has heads 0 to {self.num_heads - 1}"
+                )
             return Recipe((self._head(head),), scale=self.scale, softcap=self.softcap)
         heads = tuple(self._head(i) for i in range(self.num_heads))
         output = None if self.WO is None else Projection(self.WO.weight, self.WO.bias)

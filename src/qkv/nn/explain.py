@@ -88,9 +88,7 @@ def _encodings(
     if tokens is not None and len(tokens) != len(x):
         raise ArgumentError(f"there are {len(tokens)} tokens for the {len(x)} rows of {name}")
     symbol = {"encodings": "X", "query encodings": "X", "key encodings": "Y"}.get(name, "Z")
-    return w.given(
-        f"{recipe.inputs}{name}", x, symbol=symbol, rows=tokens, says="one row a token"
-    )
+    return w.given(f"{recipe.inputs}{name}", x, symbol=symbol, rows=tokens, says="one row a token")
 
 
 def _matrices(mask: Mask, queries: int, keys: int, batch: int | tuple[int, ...]) -> Tensor:
@@ -144,19 +142,13 @@ def _observed(
         per_head = layer.context(*encodings, mask)
     finally:
         layer.training = training
-    observed = {
-        outputs[f"head {head.number}"]: per_head[head.number - 1] for head in recipe.heads
-    }
+    observed = {outputs[f"head {head.number}"]: per_head[head.number - 1] for head in recipe.heads}
     if recipe.joins:
-        joined = per_head.transpose(-3, -2).flatten(-2)
-        final = layer.WO(joined) if getattr(layer, "WO", None) is not None else joined
-        observed[outputs["output"]] = final
+        observed[outputs["output"]] = layer.join(per_head)
     return observed
 
 
-def _title(
-    layer: "_AttentionLayer", recipe: steps.Recipe, mask: Mask | None, same: bool
-) -> str:
+def _title(layer: "_AttentionLayer", recipe: steps.Recipe, mask: Mask | None, same: bool) -> str:
     kind = ("Masked self-attention" if mask else "Self-attention") if same else "Cross-attention"
     if layer.num_heads == 1:
         return kind

@@ -1,0 +1,47 @@
+# make run, make test: both begin on a bare machine. `make env` makes .venv alone.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.made
+OUT    := build
+
+.PHONY: env run test lint format bench docs clean
+
+env: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt tools/environment.sh
+	PYTHON="$(PYTHON)" sh tools/environment.sh $(VENV)
+	@touch $@
+
+run: env
+	@mkdir -p $(OUT)
+	$(BIN)/qkv explain "draw a map" --excel $(OUT)/draw-a-map.xlsx
+	$(BIN)/qkv explain "the coffee spilled on the laptop and it stopped working" --model minilm --excel $(OUT)/coffee.xlsx
+	@echo
+	@echo "The workbooks: $(OUT)/draw-a-map.xlsx and $(OUT)/coffee.xlsx"
+
+test: env
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/limits.py
+
+format: env
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: env
+	$(BIN)/python -m benchmarks.attention --runs 3
+	$(BIN)/python -m benchmarks.imports
+	$(BIN)/python -m benchmarks.workbook
+
+docs: env
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) $(OUT) site dist

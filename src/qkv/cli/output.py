@@ -1,0 +1,148 @@
+"""What `qkv explain` prints: the steps, the proof, and the name of the workbook."""
+
+import json
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+from qkv.core.calculation import Calculation, Step
+from qkv.core.proof import ByHand, Verification, difference
+from qkv.core.recompute import Array
+from qkv.explaining.model import HeadTable
+from qkv.show.spelling import equation
+from qkv.show.terminal import Window, matrix, rendered, table
+
+SIDE_BY_SIDE = 3
+"""Columns of the result that the proof shows."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A calculation with its proof; where all heads of a model were asked for, their table."""
+
+    calculation: Calculation
+    heads: HeadTable | None
+    places: int
+
+    @cached_property
+    def verified(self) -> Verification:
+        """The recomputation; raises where it does not confirm the numbers."""
+        return self.calculation.verify()
+
+    @cached_property
+    def by_hand(self) -> ByHand:
+        """The calculation with rounding."""
+        return self.calculation.by_hand(self.places)
+
+
+def show(report: Report, workbook: Path | None, as_json: bool) -> None:
+    """Print a report to stdout."""
+    if as_json:
+        sys.stdout.write(json.dumps(_plain(report, workbook), ensure_ascii=False) + "\n")
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    window = Window(width=max(60, min(console.width, 160)))
+    if report.heads is not None:
+        console.print(_heads(report.heads, window))
+    else:
+        console.print(rendered(report.calculation, window))
+    console.print(_proof(report, window))
+    if workbook is not None:
+        console.print(Text(f"\nworkbook: {workbook}"))
+
+
+def _heads(heads: HeadTable, window: Window) -> Any:
+    rows = [
+        (str(h.layer), str(h.head), f"{h.linking:.2f}", f"{h.reach:.1f}", _links(h.links))
+        for h in heads.ranked
+    ]
+    columns = ("layer", "head", "links words", "looks at", "strongest links")
+    looks = [(look.source, look.target, f"{look.weight:.2f}", f"{look.layer}", f"{look.head}")
+             for look in heads.looks]  # fmt: skip
+    return table(
+        heads.title,
+        [
+            ("Heads, those that link words most first", columns, rows),
+            ("Where each word looks most", ("word", "looks at", "weight", "layer", "head"), looks),
+        ],
+        f"Every number of one head: --layer {heads.first.layer} --head {heads.first.head}",
+    )
+
+
+def _links(links: tuple[Any, ...]) -> str:
+    return ", ".join(f"{link.source} → {link.target} {link.weight:.2f}" for link in links)
+
+
+def _proof(report: Report, window: Window) -> Any:
+    c, last = report.calculation, report.calculation.steps[-1]
+    recomputed = report.verified.recomputed[last.name]
+    sources = {"steps": last.value, "fused": c.observed.get(last.name), "NumPy": recomputed}
+    shown = {name: value for name, value in sources.items() if value is not None}
+    shown["hand"] = report.by_hand.calculation.result
+    columns = [
+        (f"{name} {last.columns[j]}", value[:, j])
+        for j in range(min(SIDE_BY_SIDE, len(last.columns)))
+        for name, value in shown.items()
+    ]
+    first = report.heads and report.heads.first
+    where = f"layer {first.layer}, head {first.head}, " if first else ""
+    told = "recorded step by step, by PyTorch's fused kernel, by NumPy in float64, by hand"
+    values = np.stack([value for _, value in columns], axis=1)
+    names = tuple(name for name, _ in columns)
+    lines: list[RenderableType] = [
+        Text("\nThe proof", style="bold"),
+        Text(f"{where}{last.name}: {told}", style="dim"),
+        matrix(values, last.rows, names, window),
+        Text(str(report.verified)),
+        Text(str(report.by_hand)),
+    ]
+    return Group(*lines)
+
+
+def _plain(report: Report, workbook: Path | None) -> dict[str, Any]:
+    c, proof = report.calculation, report.verified
+    last = c.steps[-1].name
+    heads = None if report.heads is None else report.heads.plain()
+    return {
+        "title": c.title,
+        "heads": heads,
+        "steps": [_plain_step(step, c) for step in c],
+        "proof": {
+            "worst": proof.worst,
+            "difference": proof.difference,
+            "tolerance": proof.tolerance,
+            "fused": proof.fused,
+            "fused_against_steps": _apart(c, last),
+            "by_hand": {"places": report.places, "drift": report.by_hand.drift},
+        },
+        "workbook": None if workbook is None else str(workbook),
+    }
+
+
+def _apart(calculation: Calculation, name: str) -> float | None:
+    seen = calculation.observed.get(name)
+    return None if seen is None else difference(seen, calculation.step(name).value)
+
+
+def _plain_step(step: Step, calculation: Calculation) -> dict[str, Any]:
+    return {
+        "name": step.name,
+        "equation": equation(step, calculation),
+        "operation": str(step.operation),
+        "operands": list(step.operands),
+        "rows": list(step.rows),
+        "columns": list(step.columns),
+        "values": _numbers(step.value),
+        "says": step.says,
+    }
+
+
+def _numbers(values: Array) -> list[list[float | str]]:
+    """JSON knows no infinity: what is blocked is the text "-inf"."""
+    return [["-inf" if x == -np.inf else float(x) for x in row] for row in values]

@@ -1,0 +1,42 @@
+"""`qkv.explain`: a module, tensors, a sentence or a teacher's file becomes a Calculation."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from qkv.core.calculation import Calculation
+from qkv.errors import ArgumentError
+from qkv.explaining.tensors import explain_tensors
+
+
+def explain(what: nn.Module | Tensor, *inputs: Any, **options: Any) -> Calculation:
+    """Write every step of an attention calculation down.
+
+        explain(module, x, tokens=["draw", "a", "map"])     the same as module.explain(x, …)
+        explain(q, k, v, mask=Mask.causal())                queries, keys and values as they are
+
+    Args:
+        what: one of qkv's attention modules, or q with the axes (batch…, heads, queries, d_k).
+        inputs: what the module's `forward` takes, or k and v.
+        options: `tokens` and `key_tokens` label the rows and columns, `batch` picks one example,
+            `mask` says who may look at whom; `head` picks one head of a module;
+            `scale` and `softcap` go with tensors.
+
+    Raises:
+        ArgumentError: `what` is neither, or holds NaN or infinite numbers.
+        ShapeError, MaskError: inputs that do not fit.
+    """
+    if isinstance(what, Tensor):
+        if len(inputs) != 2:
+            raise ArgumentError(
+                f"explain got 1 + {len(inputs)} tensors; wanted q, k and v, or a module and its x"
+            )
+        return explain_tensors(what, *inputs, **options)
+    method = getattr(what, "explain", None)
+    if method is None:
+        raise ArgumentError(
+            f"explain got {type(what).__name__}, which cannot explain itself; wanted one of qkv's "
+            f"modules (SelfAttention, MultiHeadAttention, …), or the tensors q, k, v"
+        )
+    calculation: Calculation = method(*inputs, **options)
+    return calculation

@@ -1,0 +1,169 @@
+"""A sentence in a real model: any layer and head, and which heads link its words."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.core.calculation import Calculation
+from qkv.core.recompute import Array
+from qkv.errors import ArgumentError
+from qkv.explaining.text import window
+from qkv.models import load
+from qkv.models.bert import Bert
+
+SHOWN = 12
+"""Heads that the table shows."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """How much one word takes from another in one head; layer and head counted from 1."""
+
+    source: str
+    target: str
+    weight: float
+    layer: int
+    head: int
+
+
+@dataclass(frozen=True)
+class HeadLook:
+    """One head on one sentence.
+
+    Attributes:
+        layer, head: counted from 1.
+        linking: how much a word takes from the other word it looks at most, on average.
+        reach: how many tokens a word looks at: 2 to the power of its entropy, on average.
+        links: its strongest links between different words.
+    """
+
+    layer: int
+    head: int
+    linking: float
+    reach: float
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True)
+class HeadTable:
+    """The heads of a model on one sentence, those that link words most first."""
+
+    title: str
+    ranked: tuple[HeadLook, ...]
+    looks: tuple[Link, ...]
+
+    @property
+    def first(self) -> HeadLook:
+        """The head that links words most."""
+        return self.ranked[0]
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as dicts and lists."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelText:
+    """A text that a model has read.
+
+    Attributes:
+        model: the model.
+        tokens: names of the tokens, those around the text included.
+        words: positions of the text's own tokens.
+        states: what goes into each layer, (tokens, n_embed).
+    """
+
+    model: Bert
+    tokens: tuple[str, ...]
+    words: tuple[int, ...]
+    states: tuple[Tensor, ...]
+
+    @classmethod
+    def read(cls, text: str, model: str, chosen: str | None = None) -> "ModelText":
+        """Let a model read a text, or only the tokens that "A:B" takes of it.
+
+        Raises:
+            ArgumentError: the text is empty, or longer than the model can read.
+            ModelError, FileError, MissingPackageError: the model cannot be loaded.
+        """
+        loaded = load(model)
+        found = loaded.tokenizer(text)
+        own = [i for i, special in enumerate(found.special) if not special]
+        taken = {own[i] for i in window(len(own), chosen)}
+        kept = [i for i, special in enumerate(found.special) if special or i in taken]
+        ids = torch.tensor([[found.ids[i] for i in kept]])
+        with torch.no_grad():
+            states = loaded.hidden_states(ids)
+        words = tuple(place for place, i in enumerate(kept) if i in taken)
+        names = tuple(found.names[i] for i in kept)
+        return cls(loaded, names, words, tuple(state[0] for state in states[:-1]))
+
+    def explain(self, layer: int | None, head: int) -> Calculation:
+        """Write one head down, without the projection behind it; counted from 1."""
+        if layer is None:
+            raise ArgumentError("--head needs a layer: say --layer too")
+        module = self.model.layers[self._checked("layer", layer, len(self.states)) - 1].attention
+        head = self._checked("head", head, module.num_heads)
+        told = module.explain(self.states[layer - 1], head=head - 1, tokens=self.tokens)
+        return Calculation(f"Layer {layer}: {told.title}", told.steps, told.eps, told.observed)
+
+    def heads(self, layer: int | None = None) -> HeadTable:
+        """Rank the heads of a layer, or of all layers, by how much they link words."""
+        if layer is not None:
+            self._checked("layer", layer, len(self.states))
+        layers = range(1, len(self.states) + 1) if layer is None else [layer]
+        weights = {
+            (at, head): np.asarray(self.explain(at, head)["weights"])
+            for at in layers
+            for head in range(1, self.model.layers[at - 1].attention.num_heads + 1)
+        }
+        looks = sorted(
+            (self._look(matrix, *place) for place, matrix in weights.items()),
+            key=lambda look: -look.linking,
+        )
+        where = "all layers" if layer is None else f"layer {layer}"
+        title = f"{len(self.tokens)} tokens, {where}: {len(looks)} heads"
+        return HeadTable(title, tuple(looks[:SHOWN]), self._strongest(weights))
+
+    def _between_words(self, matrix: Array) -> Array:
+        """Weights from each of the text's own tokens to the others of them; 0 to itself."""
+        between = matrix[np.ix_(self.words, self.words)].copy()
+        np.fill_diagonal(between, 0.0)
+        return between
+
+    def _look(self, matrix: Array, layer: int, head: int) -> HeadLook:
+        between = self._between_words(matrix)
+        entropy = -(matrix * np.log2(np.where(matrix > 0, matrix, 1.0))).sum(axis=1)
+        targets = between.argmax(axis=1)
+        best = between[range(len(between)), targets]
+        links = tuple(
+            self._link(int(i), int(targets[i]), float(best[i]), layer, head)
+            for i in np.argsort(-best)[:3]
+            if best[i] > 0
+        )
+        return HeadLook(layer, head, float(best.mean()), float(2 ** entropy.mean()), links)
+
+    def _strongest(self, weights: dict[tuple[int, int], Array]) -> tuple[Link, ...]:
+        """For every word the other word that some head ties it to most."""
+        places = list(weights)
+        stack = np.stack([self._between_words(matrix) for matrix in weights.values()])
+        strongest = []
+        for i in range(len(self.words)):
+            which, j = np.unravel_index(int(stack[:, i].argmax()), stack[:, i].shape)
+            weight = float(stack[which, i, j])
+            if weight > 0:
+                strongest.append(self._link(i, int(j), weight, *places[int(which)]))
+        return tuple(strongest)
+
+    def _link(self, source: int, target: int, weight: float, layer: int, head: int) -> Link:
+        names = (self.tokens[self.words[source]], self.tokens[self.words[target]])
+        return Link(*names, weight, layer, head)
+
+    @staticmethod
+    def _checked(name: str, number: int, count: int) -> int:
+        if not 1 <= number <= count:
+            raise ArgumentError(f"--{name} is {number}; there are {name}s 1 to {count}")
+        return number

@@ -1,0 +1,85 @@
+"""Queries, keys and values as they are, without a module around them."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkv.core import steps
+from qkv.core.calculation import Calculation
+from qkv.core.fused import attention
+from qkv.core.mask import Mask, wanted
+from qkv.core.working import Working
+from qkv.errors import ArgumentError, ShapeError
+
+
+@torch.no_grad()
+def explain_tensors(
+    q: Float[Tensor, "*batch heads queries d_k"],
+    k: Float[Tensor, "*batch kv_heads keys d_k"],
+    v: Float[Tensor, "*batch kv_heads keys d_v"],
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    batch: int | tuple[int, ...] = 0,
+) -> Calculation:
+    """Write down softmax(Q Kᵀ / √d_k + M) V for every head of one example.
+
+    Two axes are one head, three axes (heads, tokens, values); axes before them are the batch.
+    """
+    observed = attention(q, k, v, mask, scale=scale, softcap=softcap)
+    matrices = None if mask is None else wanted("mask", mask).matrix(q.shape[-2], k.shape[-2])
+    index = _index(q.shape[:-3], batch)
+    q, k, v, observed = (_heads(x, index) for x in (q, k, v, observed))
+    if key_tokens is None and len(q[0]) == len(k[0]):
+        key_tokens = tokens
+    for name, labels, size in (
+        ("tokens", tokens, len(q[0])),
+        ("key_tokens", key_tokens, len(k[0])),
+    ):
+        if labels is not None and len(labels) != size:
+            raise ArgumentError(f"{name} has {len(labels)} labels for {size} rows")
+    w = Working("Attention" if len(q) == 1 else f"Attention, {len(q)} heads")
+    seen = {}
+    for head, queries in enumerate(q):
+        section = f"head {head + 1}/" if len(q) > 1 else ""
+        shared = head // (len(q) // len(k))
+        w.given(f"{section}queries", queries, symbol="Q", rows=tokens)
+        w.given(f"{section}keys", k[shared], symbol="K", rows=key_tokens)
+        w.given(f"{section}values", v[shared], symbol="V", rows=key_tokens)
+        blocked = None
+        if matrices is not None:
+            m = _matrix_of(matrices, index, head).to(queries)
+            blocked = w.given(f"{section}mask", m, symbol="M", rows=tokens, columns=key_tokens)
+        output = steps.attend(
+            w, f"{section}queries", f"{section}keys", f"{section}values", blocked,
+            scale=scale, softcap=softcap, section=section,
+        )  # fmt: skip
+        seen[output] = observed[head]
+    return w.finish(seen)
+
+
+def _index(axes: torch.Size, batch: int | tuple[int, ...]) -> tuple[int, ...]:
+    index = (batch,) if isinstance(batch, int) else batch
+    index = (*index, *(0 for _ in axes[len(index) :]))[: len(axes)]
+    if any(not -n <= i < n for i, n in zip(index, axes, strict=True)):
+        raise ShapeError(f"batch is {batch}, but the batch axes are {tuple(axes)}")
+    return index
+
+
+def _heads(x: Tensor, index: tuple[int, ...]) -> Tensor:
+    return x[index] if x.dim() > 2 else x[None]
+
+
+def _matrix_of(matrices: Tensor, index: tuple[int, ...], head: int) -> Tensor:
+    if matrices.dim() == 2:
+        return matrices
+    lead = matrices.dim() - 3
+    at = tuple(0 if n == 1 else i for n, i in zip(matrices.shape[:lead], index, strict=False))
+    heads = matrices[at] if at else matrices
+    heads = heads.reshape(-1, *heads.shape[-2:])
+    return heads[head if len(heads) > 1 else 0]

@@ -1,0 +1,134 @@
+"""Reads the inputs back from a workbook of ours, as a person has changed them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from openpyxl import load_workbook
+from openpyxl.utils import get_column_letter
+from openpyxl.utils.cell import range_boundaries
+from openpyxl.utils.exceptions import InvalidFileException
+
+from qkv.core.operations import BLOCKED
+from qkv.core.recompute import Array
+from qkv.errors import FileError
+from qkv.show.about import TABLE, TRANSPOSED
+from qkv.show.sheets import LABELS
+
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What a workbook gives, by the name of the step: "encodings", "WQ", "head 2/WK", "mask".
+
+    Attributes:
+        values: the matrices as a Calculation holds them (weights out × in), −∞ where blocked.
+        rows, columns: the labels of their axes; the rows of the encodings are the tokens.
+    """
+
+    values: Mapping[str, Array]
+    rows: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, tuple[str, ...]]
+
+
+def read_inputs(path: str | PathLike[str]) -> Inputs:
+    """Read every given matrix of a workbook that `write` wrote, whoever saved it since.
+
+    Raises:
+        FileError: it cannot be read, is no workbook of ours, or a cell holds no number.
+    """
+    source = Path(path)
+    book = _opened(source)
+    try:
+        table = _table(source, _rows(book, source, "about"))
+        contents = {sheet: _rows(book, source, sheet) for sheet in {entry[1] for entry in table}}
+    finally:
+        book.close()
+    values, rows, columns = {}, {}, {}
+    for name, sheet, cells, printed in table:
+        value, down, across = _matrix(source, name, sheet, contents[sheet], cells)
+        if printed == TRANSPOSED:
+            value, down, across = value.T, across, down
+        values[name], rows[name], columns[name] = value, down, across
+    return Inputs(values, rows, columns)
+
+
+def _opened(source: Path) -> Any:
+    try:
+        return load_workbook(source, read_only=True, data_only=True)
+    except OSError as error:
+        raise FileError(f"cannot read {source}: {error.strerror or error}") from error
+    except (BadZipFile, InvalidFileException, KeyError, ValueError, SyntaxError) as error:
+        raise FileError(f"{source} is not a workbook (.xlsx) that can be read: {error}") from error
+
+
+def _rows(book: Any, source: Path, sheet: str) -> Rows:
+    if sheet not in book.sheetnames:
+        raise FileError(
+            f"{source} has no sheet {sheet!r}, so it is no workbook of ours, or its sheet was "
+            f"renamed; it has: {', '.join(book.sheetnames)}"
+        )
+    page = book[sheet]
+    page.reset_dimensions()  # what a program wrote as the extent is not always the extent
+    return list(page.iter_rows(values_only=True))
+
+
+def _table(source: Path, rows: Rows) -> list[tuple[str, str, str, str]]:
+    """Return name, sheet, range and way of printing of every input."""
+    header = [i for i, row in enumerate(rows) if row[: len(TABLE)] == TABLE]
+    if not header:
+        raise FileError(
+            f"{source} has no table of inputs on its sheet 'about'; wanted a workbook that "
+            f"`qkv explain --excel` wrote"
+        )
+    entries = []
+    for row in rows[header[0] + 1 :]:
+        if not row or row[0] is None:
+            break
+        name, sheet, cells, printed = (str(text) for text in row[:4])
+        entries.append((name, sheet, cells, printed))
+    return entries
+
+
+def _matrix(
+    source: Path, name: str, sheet: str, rows: Rows, cells: str
+) -> tuple[Array, tuple[str, ...], tuple[str, ...]]:
+    left, top, right, bottom = _bounds(source, name, cells)
+    value = np.empty((bottom - top + 1, right - left + 1))
+    for i in range(top, bottom + 1):
+        for j in range(left, right + 1):
+            got = _cell(rows, i, j)
+            if isinstance(got, bool) or not isinstance(got, int | float):
+                where = f"{get_column_letter(j)}{i} of sheet {sheet!r}"
+                what = "is empty" if got is None else f"holds {got!r}"
+                raise FileError(f"{source}: {where} ({name}) {what}; wanted a number")
+            value[i - top, j - left] = -np.inf if got <= BLOCKED else got
+    down = tuple(_text(_cell(rows, i, 1)) for i in range(top, bottom + 1))
+    across = tuple(_text(_cell(rows, top - LABELS, j)) for j in range(left, right + 1))
+    return value, down, across
+
+
+def _bounds(source: Path, name: str, cells: str) -> tuple[int, int, int, int]:
+    try:
+        left, top, right, bottom = range_boundaries(cells)
+        if None not in (left, top, right, bottom):
+            return left, top, right, bottom
+    except ValueError:
+        pass
+    raise FileError(f"{source}: the range of {name} is {cells!r}; wanted one like C6:D8")
+
+
+def _cell(rows: Rows, row: int, column: int) -> Any:
+    """Return the cell of a row and column counted from 1; None beyond what is filled."""
+    if row > len(rows) or column > len(rows[row - 1]):
+        return None
+    return rows[row - 1][column - 1]
+
+
+def _text(label: Any) -> str:
+    return "" if label is None else str(label)

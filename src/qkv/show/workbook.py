@@ -1,0 +1,273 @@
+"""A Calculation as a workbook that recalculates itself: every number a live formula.
+
+A sheet says what this is, one sheet a section holds the steps, and a twin of each holds what
+PyTorch recorded, at the same addresses. `reading` reads the inputs back.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from math import isfinite, isnan
+from os import PathLike, getpid, replace
+from pathlib import Path
+
+import numpy as np
+from xlsxwriter import Workbook
+from xlsxwriter.format import Format
+from xlsxwriter.worksheet import Worksheet
+
+from qkv.core.calculation import Calculation, Step
+from qkv.core.operations import Operation
+from qkv.core.recompute import Array
+from qkv.errors import ArgumentError, FileError
+from qkv.show import about, checks, formulas, styles
+from qkv.show.paper import is_share
+from qkv.show.sheets import CHECK, HEAD, LABELS, LEFT, TITLE, Place, Sheet, lay_out, places
+from qkv.show.spelling import equation
+from qkv.show.text import cleaned, width
+
+BAND = 10
+"""A block's title band covers at least so many columns of values, room for its sentence."""
+
+OPTIONS = {
+    "in_memory": True,
+    "strings_to_formulas": False,
+    "strings_to_urls": False,
+    "strings_to_numbers": False,
+    "nan_inf_to_errors": True,
+}
+
+
+def write(
+    calculation: Calculation,
+    path: str | PathLike[str],
+    *,
+    minus_infinity: float = -1e30,
+    blank: str | None = None,
+    places: int = 4,
+) -> None:
+    """Write a workbook that recalculates itself.
+
+    Args:
+        calculation: what is written.
+        path: the file; its name ends in .xlsx. It is replaced in one go, or left alone.
+        minus_infinity: what stands for −∞, which worksheets don't have.
+        blank: last part of a step's name; all steps that end in it are left for a person to
+            fill in, and their checks turn green when they are right.
+        places: decimal places shown, and wanted of what is filled in.
+
+    Raises:
+        ArgumentError: too large for a workbook, or an option that cannot be meant.
+        NameNotFoundError: `blank` names no step.
+        FileError: the file cannot be written.
+    """
+    target = Path(path)
+    _check_options(target, minus_infinity, places)
+    save(target, contents(calculation, minus_infinity, blank, places))
+
+
+def contents(
+    calculation: Calculation,
+    minus_infinity: float = -1e30,
+    blank: str | None = None,
+    decimals: int = 4,
+) -> bytes:
+    """Return the workbook as the bytes of its file."""
+    checked = checks.make(calculation, blank, decimals)
+    sheets = lay_out(calculation, checked.blank)
+    stream = BytesIO()
+    book = Workbook(stream, OPTIONS)
+    book.set_properties({"title": cleaned(calculation.title, 255), "comments": about.WHAT})
+    book.set_calc_mode("auto")
+    style = styles.make(book, decimals)
+    front = book.add_worksheet("about")
+    pen = Pen(calculation, checked, style, places(sheets), minus_infinity, decimals)
+    pages = [(book.add_worksheet(sheet.name), sheet) for sheet in sheets]
+    twins = [(book.add_worksheet(sheet.twin), sheet) for sheet in sheets]
+    about.write(book, front, calculation, sheets, checked, style)
+    for page, sheet in pages:
+        pen.sheet(page, sheet)
+    for page, sheet in twins:
+        pen.twin(page, sheet)
+    book.close()
+    return stream.getvalue()
+
+
+def save(target: Path, data: bytes) -> None:
+    """Write a file in one go: beside its place first, so that nothing half-written is left.
+
+    Raises:
+        FileError: the file cannot be written; an older one is left as it was.
+    """
+    part = target.with_name(f".{target.name}.{getpid()}.part")
+    try:
+        try:
+            part.write_bytes(data)
+            replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Pen:
+    """Writes blocks: what every sheet of one workbook shares."""
+
+    calculation: Calculation
+    checked: checks.Checks
+    style: styles.Styles
+    at: dict[str, Place]
+    minus_infinity: float
+    decimals: int
+
+    def sheet(self, page: Worksheet, sheet: Sheet) -> None:
+        """Write the steps of a section: inputs as numbers, everything else as formulas."""
+        self._page(page, sheet, sheet.title, "#F2A541" if _given_only(sheet) else styles.TITLE)
+        page.write_string(1, 0, "rows that differ", self.style.note)
+        differing = self.checked.differing([step for step, _ in sheet.blocks])
+        page.write_formula(1, CHECK, about.differing(sheet), self.style.count, differing)
+        for step, place in sheet.blocks:
+            self._title(page, step, place)
+            if step.is_input:
+                self._inputs(page, step, place)
+            else:
+                self._computed(page, step, place, sheet)
+            self._colours(page, step, place)
+        about.colour_checks(page, self.style, f"B{HEAD + 1}:B{sheet.last + 1}")
+
+    def twin(self, page: Worksheet, sheet: Sheet) -> None:
+        """Write what PyTorch recorded of a section's computed steps, at the same addresses."""
+        self._page(page, sheet, f"PyTorch: {sheet.title}", styles.FAINT)
+        page.write_string(1, 0, "what PyTorch computed; the checks compare", self.style.note)
+        for step, place in sheet.blocks:
+            if not step.is_input:
+                self._title(page, step, place)
+                self._numbers(page, place, self._finite(step.value), self.style.recorded)
+        if self.checked.blank:
+            page.hide()  # it holds what a person is to find out
+
+    def _page(self, page: Worksheet, sheet: Sheet, title: str, colour: str) -> None:
+        page.write_string(0, 0, cleaned(title), self.style.heading)
+        page.set_row(0, 28)
+        page.hide_gridlines(2)
+        page.freeze_panes(2, LEFT)
+        page.set_tab_color(colour)
+        rows = [label for step, place in sheet.blocks for label in _labels(step, place)[0]]
+        names = [step.short for step, _ in sheet.blocks]
+        page.set_column(0, 0, width([*rows, *names], least=14, most=32))
+        page.set_column(CHECK, CHECK, 9)
+        last = LEFT + max(BAND, *(place.width for _, place in sheet.blocks)) - 1
+        page.set_column(LEFT, last, self._number_width(sheet))
+        everything = f"A1:{_corner(last, sheet.last)}"
+        page.ignore_errors({"number_stored_as_text": everything, "formula_range": everything})
+        about.set_up_print(page, self.calculation.title)
+        page.repeat_rows(0, 1)
+
+    def _number_width(self, sheet: Sheet) -> float:
+        finite = [np.abs(s.value[np.isfinite(s.value)]).max(initial=0) for s, _ in sheet.blocks]
+        largest = max((x for x in finite if x < 1e20), default=0.0)
+        labels = [label for step, place in sheet.blocks for label in _labels(step, place)[1]]
+        least = len(f"-{largest:.{self.decimals}f}") + 2
+        return width(labels, least=min(24, max(9, least)), most=24)
+
+    def _title(self, page: Worksheet, step: Step, place: Place) -> None:
+        style, row = self.style, place.top - TITLE
+        page.set_row(row, 20)
+        page.write_string(row, 0, cleaned(step.short), style.band)
+        for column in range(CHECK, LEFT + max(BAND, place.width)):
+            page.write_blank(row, column, None, style.band)
+        symbol = f"{step.symbol}ᵀ" if place.transposed else equation(step, self.calculation)
+        parts = [style.symbol, cleaned(symbol)] if symbol else []
+        parts += [style.says, f"   {cleaned(step.says)}"] if step.says else []
+        if len(parts) > 2:
+            page.write_rich_string(row, LEFT, *parts, style.band)
+        elif parts:
+            page.write_string(row, LEFT, parts[1], style.band)
+        rows, columns = _labels(step, place)
+        labels = place.top - LABELS
+        for column, label in enumerate(columns, LEFT):
+            page.write_string(labels, column, cleaned(label), style.column)
+        for i, label in enumerate(rows, place.top):
+            page.write_string(i, 0, cleaned(label), style.label)
+
+    def _inputs(self, page: Worksheet, step: Step, place: Place) -> None:
+        given = step.operation is Operation.GIVEN
+        style = self.style.given if given else self.style.constant
+        value = self._finite(step.value)
+        self._numbers(page, place, value.T if place.transposed else value, style)
+
+    def _numbers(self, page: Worksheet, place: Place, value: Array, style: Format) -> None:
+        for i, row in enumerate(value.tolist(), place.top):
+            for j, number in enumerate(row, LEFT):
+                page.write_number(i, j, number, style)
+
+    def _computed(self, page: Worksheet, step: Step, place: Place, sheet: Sheet) -> None:
+        page.write_string(place.top - LABELS, CHECK, "check", self.style.column)
+        operands = [self.at[operand].seen_from(sheet.name) for operand in step.operands]
+        value = self._finite(self.checked.values[step.name]).tolist()
+        for i, numbers in enumerate(value):
+            row = place.top + i
+            for j, number in enumerate(numbers):
+                if place.blank:
+                    page.write_blank(row, LEFT + j, None, self.style.fill)
+                    continue
+                formula = formulas.formula(step, operands, i, j)
+                page.write_formula(row, LEFT + j, formula, self.style.computed, stored(number))
+        for row, formula, distance in self._checks(step, place, sheet):
+            page.write_formula(row, CHECK, formula, self.style.check, distance)
+
+    def _checks(
+        self, step: Step, place: Place, sheet: Sheet
+    ) -> Iterator[tuple[int, str, float | str]]:
+        recorded = Place(sheet.twin, place.top, *step.value.shape).seen_from(sheet.name)
+        blocked = checks.blocks(step)
+        for i, distance in enumerate(self.checked.distances[step.name].tolist()):
+            formula = formulas.check(place, recorded, i, blocks=blocked)
+            shown = formulas.FILL_IN if place.blank else stored(distance)
+            yield place.top + i, formula, shown
+
+    def _colours(self, page: Worksheet, step: Step, place: Place) -> None:
+        if checks.blocks(step):
+            rule = {"type": "cell", "criteria": "<=", "value": -1e20, "format": self.style.blocked}
+            page.conditional_format(place.whole(), rule)
+        if is_share(step, self.calculation):
+            scale = {"min_type": "num", "min_value": 0, "min_color": styles.PAPER}
+            scale |= {"max_type": "num", "max_value": 1, "max_color": styles.SHARE}
+            page.conditional_format(place.whole(), {"type": "2_color_scale"} | scale)
+
+    def _finite(self, value: Array) -> Array:
+        return np.where(value == -np.inf, self.minus_infinity, value)
+
+
+def stored(number: float) -> float | str:
+    """Return what is stored beside a formula; a cell knows no NaN and no ∞, only errors."""
+    if isfinite(number):
+        return number
+    return "#NUM!" if isnan(number) else "#DIV/0!"
+
+
+def _labels(step: Step, place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (step.columns, step.rows) if place.transposed else (step.rows, step.columns)
+
+
+def _given_only(sheet: Sheet) -> bool:
+    return all(step.is_input for step, _ in sheet.blocks)
+
+
+def _corner(column: int, row: int) -> str:
+    from qkv.show.sheets import letters
+
+    return f"{letters(column)}{row + 1}"
+
+
+def _check_options(target: Path, minus_infinity: float, places: int) -> None:
+    if target.suffix.lower() != ".xlsx":
+        raise ArgumentError(f"path is {str(target)!r}; wanted a name that ends in .xlsx")
+    if not -1e300 <= minus_infinity <= -1e22:
+        raise ArgumentError(
+            f"minus_infinity is {minus_infinity:g}; wanted -1e300 to -1e22, as in -1e30: far "
+            f"below any similarity, also after it was divided"
+        )
+    if not 0 <= places <= 12:
+        raise ArgumentError(f"places is {places}; wanted 0 to 12 decimal places")

