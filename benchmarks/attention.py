@@ -279,7 +279,8 @@ def options() -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--runs", type=int, default=1, help="repeat the whole; 3 for a verdict")
     parser.add_argument("--quick", action="store_true", help="few rounds: for development")
-    parser.add_argument("--only", type=int, nargs="+", help="tokens of the sizes to measure")
+    tokens = [size.tokens for size in SIZES]
+    parser.add_argument("--only", type=int, nargs="+", choices=tokens, help="sizes, by tokens")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], help="only this one")
     parser.add_argument("--kind", choices=["forward", "backward"], help="only this one")
     parser.add_argument("--threads", type=int, help="threads of PyTorch; its own choice otherwise")

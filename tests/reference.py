@@ -71,7 +71,9 @@ def attention(
     out = np.empty((*q.shape[:3], v.shape[-1]))
     for b in range(q.shape[0]):
         for h in range(q.shape[1]):
-            out[b, h] = np.einsum("ij,jd->id", shares[b, h], v[b, serves(h, q.shape[1], v.shape[1])])
+            out[b, h] = np.einsum(
+                "ij,jd->id", shares[b, h], v[b, serves(h, q.shape[1], v.shape[1])]
+            )
     return out
 
 

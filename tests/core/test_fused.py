@@ -33,7 +33,9 @@ def test_fused_equals_the_reference_for_any_shapes_masks_and_dtypes(drawn: dict[
 
 
 @given(problems(), st.sampled_from([0.3, 1.0, 7.5]), st.sampled_from([0.5, 4.0]))
-def test_scale_and_soft_cap_stand_before_the_mask(drawn: dict[str, Any], scale: float, cap: float) -> None:
+def test_scale_and_soft_cap_stand_before_the_mask(
+    drawn: dict[str, Any], scale: float, cap: float
+) -> None:
     case = problem(**drawn)
     out = attention(case.q, case.k, case.v, case.mask, scale=scale, softcap=cap)
     wanted = reference.attention(*case.arrays, case.added, scale, cap)
@@ -162,7 +164,9 @@ def test_heads_are_independent() -> None:
 
 def test_examples_of_a_batch_are_independent() -> None:
     case = problem("padding", batch=3)
-    alone = attention(case.q[1:2], case.k[1:2], case.v[1:2], Mask.bias(torch.tensor(case.added[1:2])))
+    alone = attention(
+        case.q[1:2], case.k[1:2], case.v[1:2], Mask.bias(torch.tensor(case.added[1:2]))
+    )
     agree(attention(case.q, case.k, case.v, case.mask)[1:2], alone, 1e-14)
 
 
@@ -262,7 +266,9 @@ def test_dropout_keeps_the_mean_and_drops_only_weights(kind: str, softcap: float
     case = problem(kind, batch=2, queries=3, keys=3)
     copies = 2000
     q, k, v = (tensor.repeat(copies, 1, 1, 1) for tensor in (case.q, case.k, case.v))
-    mask = None if case.mask is None else Mask.bias(torch.tensor(case.added).repeat(copies, 1, 1, 1))
+    mask = (
+        None if case.mask is None else Mask.bias(torch.tensor(case.added).repeat(copies, 1, 1, 1))
+    )
     if kind == "causal":
         mask = case.mask
     dropped = attention(q, k, v, mask, dropout=0.5, softcap=softcap).unflatten(0, (copies, 2))

@@ -1,6 +1,7 @@
 """A layer against PyTorch's own encoder layer with the same weights, in float64."""
 
 from functools import partial
+from typing import TypeVar
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 from qkv.core.mask import Mask
 from qkv.errors import ArgumentError, ShapeError
 from qkv.nn.layers import EncoderLayer, FeedForward
+
+Module = TypeVar("Module", bound=nn.Module)
 
 SIZES = [
     pytest.param((2, 7, 15, 3, 11), id="unequal primes"),  # batch, tokens, n_embed, heads, hidden
@@ -41,7 +44,7 @@ def peer(layer: EncoderLayer, eps: float = 1e-5) -> nn.TransformerEncoderLayer:
     return theirs.train()
 
 
-def scrambled(module: nn.Module) -> nn.Module:
+def scrambled(module: Module) -> Module:
     """Draw every parameter anew: norms start as 1 and 0, which would hide their misuse."""
     with torch.no_grad():
         for parameter in module.parameters():
@@ -54,7 +57,7 @@ def drawn(sizes: tuple[int, ...], eps: float = 1e-5) -> tuple[EncoderLayer, Tens
     norm = partial(nn.LayerNorm, eps=eps)
     layer = EncoderLayer(n_embed, heads, hidden, norm=norm, dtype=torch.float64)
     x = torch.randn(batch, tokens, n_embed, dtype=torch.float64, requires_grad=True)
-    return scrambled(layer), x  # type: ignore[return-value]
+    return scrambled(layer), x
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:

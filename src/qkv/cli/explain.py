@@ -11,18 +11,16 @@ if TYPE_CHECKING:
     from qkv.core.calculation import Calculation
     from qkv.explaining.model import HeadTable
 
-EPILOG = """\
-Examples:
+HELP = """Show a sentence's attention step by step, and prove every number.
 
+\b
   qkv explain "draw a map"
-
   qkv explain "draw a map" --mask --num-heads 2 --excel map.xlsx
-
-  qkv explain "the coffee spilled on the laptop and it stopped working" --model minilm
-
+  qkv explain "the coffee spilled on the laptop" --model minilm
+  qkv explain "the coffee spilled" --model minilm --layer 4 --head 7
   qkv explain --example desserts
 
-Layers and heads are counted from 1, tokens from 0 (--tokens 10:40 takes 10 up to 39).
+Layers and heads are counted from 1, tokens from 0: --tokens 10:40 reads 10 up to 39.
 """
 
 Model = Annotated[str | None, typer.Option(help="A model's name (minilm) or its folder.")]

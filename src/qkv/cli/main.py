@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from qkv.cli.explain import explain
+from qkv.cli.explain import HELP, explain
 from qkv.errors import QkvError, VerificationError
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command()(explain)
+app.command(help=HELP)(explain)
 
 
 @app.callback(invoke_without_command=True)

@@ -63,13 +63,15 @@ def _heads(heads: HeadTable, window: Window) -> Any:
         for h in heads.ranked
     ]
     columns = ("layer", "head", "links words", "looks at", "strongest links")
-    looks = [(look.source, look.target, f"{look.weight:.2f}", f"{look.layer}", f"{look.head}")
-             for look in heads.looks]  # fmt: skip
+    looks = [
+        (word, ", ".join(f"{other} {weight:.2f}" for other, weight in others))
+        for word, others in heads.looks
+    ]
     return table(
         heads.title,
         [
-            ("Heads, those that link words most first", columns, rows),
-            ("Where each word looks most", ("word", "looks at", "weight", "layer", "head"), looks),
+            ("Heads that link words (neighbours not counted)", columns, rows),
+            ("Where each word looks most, over all these heads", ("word", "looks at"), looks),
         ],
         f"Every number of one head: --layer {heads.first.layer} --head {heads.first.head}",
     )

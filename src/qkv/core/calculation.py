@@ -131,23 +131,21 @@ class Calculation:
             raise NameNotFoundError(
                 f"no section is named {name!r}; there are: {', '.join(self.sections) or 'none'}"
             )
-        names = {step.name for step in inside}
-        used = dict.fromkeys(o for step in inside for o in step.operands if o not in names)
+        own = {step.name: step.name.removeprefix(prefix) for step in inside}
+        used = dict.fromkeys(o for step in inside for o in step.operands if o not in own)
+        taken = set(own.values())
+        names = own | {o: f"outside/{o}" if o in taken else o for o in used}
         borrowed = [_as_given(self.step(operand)) for operand in used]
-        own = [
-            replace(
-                step,
-                name=step.name.removeprefix(prefix),
-                operands=tuple(operand.removeprefix(prefix) for operand in step.operands),
-            )
-            for step in inside
+        steps = [
+            replace(step, name=names[step.name], operands=tuple(names[o] for o in step.operands))
+            for step in (*borrowed, *inside)
         ]
         observed = {
             key.removeprefix(prefix): value
             for key, value in self.observed.items()
             if key.startswith(prefix)
         }
-        return Calculation(f"{self.title}: {name}", (*borrowed, *own), self.eps, observed)
+        return Calculation(f"{self.title}: {name}", tuple(steps), self.eps, observed)
 
     def verify(self, tolerance: float | None = None) -> proof.Verification:
         """Recompute every step by NumPy in float64 from the given matrices alone, and compare.

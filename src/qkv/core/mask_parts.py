@@ -130,11 +130,13 @@ class Documents:
         return (torch.Size((*self.ids.shape[:-1], 1)),)
 
     def check(self, queries: int, keys: int) -> None:
-        if self.ids.shape[-1] != keys or queries > keys:
+        if self.ids.shape[-1] != keys:
             raise MaskError(
                 f"documents has {self.ids.shape[-1]} tokens, similarities are "
                 f"(…, {queries}, {keys}): keys differ, {self.ids.shape[-1]} ≠ {keys}"
             )
+        if queries > keys:
+            raise MaskError(f"documents has {keys} tokens, fewer than the {queries} queries")
 
     def tile(self, region: Region, device: Device) -> Tile:
         ids = self.ids.to(device)

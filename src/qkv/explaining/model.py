@@ -17,6 +17,9 @@ from qkv.models.bert import Bert
 SHOWN = 12
 """Heads that the table shows."""
 
+LOOKS = 3
+"""Words that the table shows for each word."""
+
 
 @dataclass(frozen=True)
 class Link:
@@ -35,9 +38,10 @@ class HeadLook:
 
     Attributes:
         layer, head: counted from 1.
-        linking: how much a word takes from the other word it looks at most, on average.
+        linking: how much a word takes from the one other word that it looks at most, on
+            average. Neighbours do not count: looking next door shows order, not meaning.
         reach: how many tokens a word looks at: 2 to the power of its entropy, on average.
-        links: its strongest links between different words.
+        links: its strongest links between words that are no neighbours.
     """
 
     layer: int
@@ -49,11 +53,17 @@ class HeadLook:
 
 @dataclass(frozen=True)
 class HeadTable:
-    """The heads of a model on one sentence, those that link words most first."""
+    """The heads of a model on one sentence.
+
+    Attributes:
+        title: what was looked at.
+        ranked: heads, those that link words most first.
+        looks: for each word those it looks at most, by the mean weight of all these heads.
+    """
 
     title: str
     ranked: tuple[HeadLook, ...]
-    looks: tuple[Link, ...]
+    looks: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
 
     @property
     def first(self) -> HeadLook:
@@ -126,16 +136,16 @@ class ModelText:
         )
         where = "all layers" if layer is None else f"layer {layer}"
         title = f"{len(self.tokens)} tokens, {where}: {len(looks)} heads"
-        return HeadTable(title, tuple(looks[:SHOWN]), self._strongest(weights))
+        return HeadTable(title, tuple(looks[:SHOWN]), self._looks(list(weights.values())))
 
-    def _between_words(self, matrix: Array) -> Array:
-        """Weights from each of the text's own tokens to the others of them; 0 to itself."""
-        between = matrix[np.ix_(self.words, self.words)].copy()
-        np.fill_diagonal(between, 0.0)
-        return between
+    def _links(self, matrix: Array, apart: int) -> Array:
+        """Weights between the text's own tokens, 0 to those less than so far apart."""
+        between = matrix[np.ix_(self.words, self.words)]
+        distance = np.abs(np.subtract.outer(self.words, self.words))
+        return np.where(distance >= apart, between, 0.0)
 
     def _look(self, matrix: Array, layer: int, head: int) -> HeadLook:
-        between = self._between_words(matrix)
+        between = self._links(matrix, apart=2 if len(self.words) > 3 else 1)
         entropy = -(matrix * np.log2(np.where(matrix > 0, matrix, 1.0))).sum(axis=1)
         targets = between.argmax(axis=1)
         best = between[range(len(between)), targets]
@@ -146,17 +156,16 @@ class ModelText:
         )
         return HeadLook(layer, head, float(best.mean()), float(2 ** entropy.mean()), links)
 
-    def _strongest(self, weights: dict[tuple[int, int], Array]) -> tuple[Link, ...]:
-        """For every word the other word that some head ties it to most."""
-        places = list(weights)
-        stack = np.stack([self._between_words(matrix) for matrix in weights.values()])
-        strongest = []
-        for i in range(len(self.words)):
-            which, j = np.unravel_index(int(stack[:, i].argmax()), stack[:, i].shape)
-            weight = float(stack[which, i, j])
-            if weight > 0:
-                strongest.append(self._link(i, int(j), weight, *places[int(which)]))
-        return tuple(strongest)
+    def _looks(
+        self, matrices: list[Array]
+    ) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+        """For every word the others that it looks at most, over all heads."""
+        mean = self._links(np.mean(matrices, axis=0), apart=1)
+        names = [self.tokens[place] for place in self.words]
+        return tuple(
+            (name, tuple((names[j], float(row[j])) for j in np.argsort(-row)[:LOOKS] if row[j]))
+            for name, row in zip(names, mean, strict=True)
+        )
 
     def _link(self, source: int, target: int, weight: float, layer: int, head: int) -> Link:
         names = (self.tokens[self.words[source]], self.tokens[self.words[target]])

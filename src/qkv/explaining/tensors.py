@@ -16,9 +16,9 @@ from qkv.errors import ArgumentError, ShapeError
 
 @torch.no_grad()
 def explain_tensors(
-    q: Float[Tensor, "*batch heads queries d_k"],
-    k: Float[Tensor, "*batch kv_heads keys d_k"],
-    v: Float[Tensor, "*batch kv_heads keys d_v"],
+    q: Float[Tensor, "*batch_heads queries d_k"],
+    k: Float[Tensor, "*batch_kv_heads keys d_k"],
+    v: Float[Tensor, "*batch_kv_heads keys d_v"],
     *,
     mask: Mask | None = None,
     scale: float | None = None,

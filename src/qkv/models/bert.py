@@ -178,7 +178,7 @@ class Bert(nn.Module):
         if not 1 <= tokens <= most:
             raise ArgumentError(
                 f"the text has {tokens} tokens, the model takes 1 to {most}: shorten it, or choose "
-                f"a window of its tokens (--tokens 0:{most})"
+                f"a window of its tokens (--tokens 0:{most // 2})"
             )
 
 

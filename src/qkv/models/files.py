@@ -27,6 +27,10 @@ Model = TypeVar("Model", bound=nn.Module)
 WEIGHTS = "model.safetensors"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 FLOATS = {"F64", "F32", "F16", "BF16"}
+NO_PICKLE = (
+    "a pickle can run any code when it is opened, so none is opened here; "
+    f"wanted the weights as {WEIGHTS}"
+)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ def find(name_or_folder: str | PathLike[str]) -> Path:
     except OSError as error:
         raise FileError(f"{path} cannot be looked into: {error.strerror}") from error
     if is_file and path.suffix in PICKLES:
-        raise FileError(f"{path} is named as a pickle is: {_REFUSED}")
+        raise FileError(f"{path} is named as a pickle is: {NO_PICKLE}")
     if is_file:
         raise FileError(f"{path} is a file; wanted the folder with config.json and {WEIGHTS}")
     raise FileError(
@@ -266,12 +270,6 @@ def account(
     return names
 
 
-_REFUSED = (
-    "a pickle can run any code when it is opened, so none is opened here; "
-    f"wanted the weights as {WEIGHTS}"
-)
-
-
 def _weights(folder: Path) -> Path:
     path = folder / WEIGHTS
     if path.is_file():
@@ -279,7 +277,7 @@ def _weights(folder: Path) -> Path:
     there = sorted(file.name for file in folder.iterdir())
     pickles = [name for name in there if Path(name).suffix in PICKLES]
     if pickles:
-        raise FileError(f"{folder} offers its weights as {', '.join(pickles)}: {_REFUSED}")
+        raise FileError(f"{folder} offers its weights as {', '.join(pickles)}: {NO_PICKLE}")
     raise FileError(f"{folder} holds no {WEIGHTS}; there are: {', '.join(there) or 'no files'}")
 
 
@@ -301,7 +299,7 @@ def _instead(path: Path, error: Exception) -> str:
     with path.open("rb") as file:
         start = file.read(32)
     if start.startswith((b"PK\x03\x04", b"\x80")):
-        return f"{path} is a pickle under another name: {_REFUSED}"
+        return f"{path} is a pickle under another name: {NO_PICKLE}"
     if start.startswith(b"version https://git-lfs"):
         return (
             f"{path} is a Git LFS pointer, not the weights themselves; fetch it with git lfs pull"

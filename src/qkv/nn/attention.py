@@ -101,7 +101,7 @@ class _AttentionLayer(nn.Module):
     ) -> Float[Tensor, "*batch heads queries d_v"]:
         """softmax(Q Kᵀ / √d_k + M) V of every head, by one fused call."""
         for name, x in (("enc_q", enc_q), ("enc_k", enc_k), ("enc_v", enc_v)):
-            self._check(name, x)
+            self.check(name, x)
         q = self.WQ(enc_q).unflatten(-1, (self.num_heads, self.d_k)).transpose(-3, -2)
         k = self.WK(enc_k).unflatten(-1, (self.kv_heads, self.d_k)).transpose(-3, -2)
         v = self.WV(enc_v).unflatten(-1, (self.kv_heads, self.d_v)).transpose(-3, -2)
@@ -116,7 +116,8 @@ class _AttentionLayer(nn.Module):
         """concat(head 1, …, head h)."""
         return per_head.transpose(-3, -2).flatten(-2)
 
-    def _check(self, name: str, x: Tensor) -> None:
+    def check(self, name: str, x: Tensor) -> None:
+        """Raise ShapeError where encodings do not fit the layer."""
         if x.dim() < 2 or x.shape[-1] != self.n_embed:
             raise ShapeError(
                 f"{name} is {tuple(x.shape)}; wanted (…, tokens, n_embed={self.n_embed})"

@@ -10,7 +10,7 @@ from qkv.core import steps
 from qkv.core.calculation import Calculation
 from qkv.core.mask import Mask
 from qkv.core.working import Working
-from qkv.errors import ArgumentError, ShapeError
+from qkv.errors import ArgumentError, MaskError, ShapeError
 
 if TYPE_CHECKING:
     from qkv.nn.attention import _AttentionLayer
@@ -31,7 +31,10 @@ def explain(
 ) -> Calculation:
     """Write down one example; the layer's own fused output stands beside it as `observed`."""
     recipe = layer.recipe(head)
-    queries, keys, values = (one_example(x, batch) for x in (enc_q, enc_k, enc_v))
+    for name, x in (("enc_q", enc_q), ("enc_k", enc_k), ("enc_v", enc_v)):
+        layer.check(name, x)
+    example = example_index(enc_q.shape[:-2], batch)
+    queries, keys, values = (x[example_index(x.shape[:-2], batch)] for x in (enc_q, enc_k, enc_v))
     same = enc_k is enc_q
     key_tokens = tokens if same and key_tokens is None else key_tokens
     w = Working(_title(layer, recipe, mask, same))
@@ -41,7 +44,7 @@ def explain(
         x_k = x_v = _encodings(w, recipe, "key encodings", keys, key_tokens)
     if enc_v is not enc_k:
         x_v = _encodings(w, recipe, "value encodings", values, key_tokens)
-    return write(w, layer, recipe, (x_q, x_k, x_v), mask, batch)
+    return write(w, layer, recipe, (x_q, x_k, x_v), mask, example)
 
 
 @torch.no_grad()
@@ -65,21 +68,19 @@ def write(
     return w.finish(observed)
 
 
-def one_example(x: Tensor, batch: int | tuple[int, ...]) -> Tensor:
-    """Return the (tokens, values) of one example.
+def example_index(axes: Sequence[int], batch: int | tuple[int, ...]) -> tuple[int, ...]:
+    """Return one number for each batch axis; those that `batch` leaves out are 0.
 
     Raises:
         ShapeError: there is no such example.
     """
-    if x.dim() == 2:
-        return x
     index = (batch,) if isinstance(batch, int) else batch
-    axes = x.shape[:-2]
-    if len(index) == 1 and len(axes) > 1:
-        index = (*index, *(0 for _ in axes[1:]))
+    if not axes and index == (0,):
+        return ()
+    index = (*index, *(0 for _ in axes[len(index) :]))
     if len(index) != len(axes) or any(not -n <= i < n for i, n in zip(index, axes, strict=True)):
         raise ShapeError(f"batch is {batch}, but the batch axes are {tuple(axes)}")
-    return x[tuple(index)]
+    return index
 
 
 def _encodings(
@@ -87,6 +88,9 @@ def _encodings(
 ) -> str:
     if tokens is not None and len(tokens) != len(x):
         raise ArgumentError(f"there are {len(tokens)} tokens for the {len(x)} rows of {name}")
+    if not len(x) or not x.isfinite().all():
+        what = "NaN or infinite numbers" if len(x) else "no tokens"
+        raise ArgumentError(f"{name} have {what}; wanted finite numbers, one row a token")
     symbol = {"encodings": "X", "query encodings": "X", "key encodings": "Y"}.get(name, "Z")
     return w.given(f"{recipe.inputs}{name}", x, symbol=symbol, rows=tokens, says="one row a token")
 
@@ -96,8 +100,11 @@ def _matrices(mask: Mask, queries: int, keys: int, batch: int | tuple[int, ...])
     whole = mask.matrix(queries, keys)
     if whole.dim() == 2:
         return whole[None]
-    index = (batch,) if isinstance(batch, int) else batch
-    for axis, i in zip(whole.shape[:-3], index, strict=False):
+    axes, index = whole.shape[:-3], (batch,) if isinstance(batch, int) else batch
+    aligned = ((0,) * len(axes) + index)[len(index) :]  # broadcast as tensors are, from the right
+    for axis, i in zip(axes, aligned, strict=True):
+        if axis != 1 and not -axis <= i < axis:
+            raise MaskError(f"mask has the batch axes {tuple(axes)}, but not the example {batch}")
         whole = whole[0 if axis == 1 else i]
     return whole
 
@@ -113,7 +120,7 @@ def _masks(
         return [None] * len(heads)
     rows, columns = (w.labels(name) for name in encodings)
     says = "0 where a token may look, −∞ where not"
-    dtype = w.tensor(encodings[0]).dtype
+    like = w.tensor(encodings[0])
     names: list[str | None] = []
     for head in heads:
         shared = len(matrices) == 1
@@ -121,7 +128,7 @@ def _masks(
             names.append(names[0])
             continue
         section = recipe.inputs if shared or not recipe.joins else f"head {head + 1}/"
-        m = matrices[0 if shared else head].to(dtype)
+        m = matrices[0 if shared else head].to(like)
         names.append(
             w.given(f"{section}mask", m, symbol="M", says=says, rows=rows, columns=columns)
         )

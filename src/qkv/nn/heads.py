@@ -133,7 +133,7 @@ def pack(state: dict[str, Tensor], prefix: str, layer: "MultiHeadAttention") -> 
             slices = [state.pop(key) for key in keys]
             shared = layer.num_heads // layer.kv_heads if name != "WQ" else 1
             for i, tensor in enumerate(slices):
-                if not torch.equal(tensor, slices[i - i % shared]):
+                if i % shared and not torch.equal(tensor, slices[i - i % shared]):
                     raise ModelError(
                         f"{keys[i]} differs from {keys[i - i % shared]}, but kv_heads="
                         f"{layer.kv_heads} makes these heads share their {name}"

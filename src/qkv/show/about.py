@@ -1,6 +1,7 @@
 """The first sheet of a workbook: what it is, whether it agrees, and where the inputs stand."""
 
 from xlsxwriter import Workbook
+from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
 from qkv.core.calculation import Calculation, Step
@@ -25,6 +26,9 @@ LINES = (
 TABLE = ("name", "sheet", "range", "printed", "what it is")
 """Header of the table of inputs, by which a reader knows a workbook of ours."""
 
+LINE = 15
+"""Height of a line of text, in points."""
+
 TRANSPOSED = "transposed"
 """How the table marks a matrix that is printed transposed."""
 
@@ -46,7 +50,7 @@ def write(
     """Write the sheet, and define the name `tolerance`, which every check uses."""
     page.hide_gridlines(2)
     page.set_tab_color("#12572A")
-    for column, size in enumerate((24, 20, 18, 14, 62)):
+    for column, size in enumerate((24, 20, 20, 12, 56)):
         page.set_column(column, column, size)
     page.set_row(0, 32)
     page.write_string(0, 0, cleaned(calculation.title), style.heading)
@@ -96,8 +100,8 @@ def _state(
     page.write_string(row, 0, "rows that differ", style.strong)
     page.write_formula(row, 1, f"={total}", style.count, count)
     here = f"B{row + 1}"
-    says = f'=IF({here}=0,"every row agrees with PyTorch",{here}&" of {_rows(steps)} rows")'
-    shown = f"{count} of {_rows(steps)} rows" if count else "every row agrees with PyTorch"
+    says = f'=IF({here}=0,"every row agrees with PyTorch","of {_rows(steps)} rows")'
+    shown = f"of {_rows(steps)} rows" if count else "every row agrees with PyTorch"
     _verdict(page, here, style)
     empty = checked.empty(steps)
     if empty:
@@ -111,7 +115,7 @@ def _state(
     row += 1
     page.write_string(row, 0, "tolerance", style.strong)
     page.write_number(row, 1, checked.tolerance, style.tolerance)
-    page.write_string(row, 2, "a larger difference turns a check red", style.note)
+    page.write_string(row, 2, "  a larger difference turns a check red", style.note)
     book.define_name("tolerance", f"=about!$B${row + 1}")
     return row + 1
 
@@ -127,21 +131,18 @@ def _legend(page: Worksheet, row: int, checked: Checks, style: Styles) -> int:
     page.write_string(row, 0, "the cells", style.band)
     for column in range(1, len(TABLE)):
         page.write_blank(row, column, None, style.band)
-    entries = [
-        (style.given, 1.16, "an input: may be changed, everything follows"),
-        (style.constant, 1.4142, "a constant: follows from the sizes or the recipe"),
-        (style.computed, 0.7621, "a formula over the cells before it"),
-        (style.recorded, 0.7621, "what PyTorch computed, on the last sheets"),
+    entries: list[tuple[Format, float | None, str]] = [
+        (style.given[0], 1.16, "an input: may be changed, everything follows"),
+        (style.constant[0], 1.4142, "a constant: follows from the sizes or the recipe"),
+        (style.computed[0], 0.7621, "a formula over the cells before it"),
+        (style.recorded[0], 0.7621, "what PyTorch computed, on the last sheets"),
     ]
     if checked.blank:
         entries.append((style.fill, None, "to fill in; its check turns green when it is right"))
     for look, sample, says in entries:
         row += 1
-        if sample is None:
-            page.write_blank(row, 0, None, look)
-        else:
-            page.write_number(row, 0, sample, look)
-        page.write_string(row, 1, says, style.note)
+        page.write(row, 0, sample, look)
+        page.write_string(row, 1, f"  {says}", style.note)
     return row + 1
 
 
@@ -161,10 +162,12 @@ def _sheets(
         else:
             _link(page, row, 2, sheet.twin, style)
         page.write_number(row, 3, len(steps), style.count)
-        page.write_string(row, 4, cleaned(", ".join(step.short for step in steps)), style.note)
+        names = cleaned(", ".join(step.short for step in steps))
+        page.set_row(row, LINE * (1 + len(names) // 60))
+        page.write_string(row, 4, names, style.text)
     for line in range(first, row + 2):
         _verdict(page, f"B{line}", style)
-    return row + 1
+    return row + 2
 
 
 def _inputs(page: Worksheet, row: int, sheets: tuple[Sheet, ...], style: Styles) -> None:

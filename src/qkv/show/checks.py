@@ -109,7 +109,8 @@ def distance(ours: Array, recorded: Array) -> Array:
     nan = np.isnan(ours) | np.isnan(recorded)
     a, b = np.where(open_ours, ours, 0.0), np.where(open_recorded, recorded, 0.0)
     apart = np.abs(a - b) + (open_ours != open_recorded)
-    return np.where(nan, np.nan, apart).max(axis=1)
+    largest: Array = np.where(nan, np.nan, apart).max(axis=1)
+    return largest
 
 
 def blocks(step: Step) -> bool:

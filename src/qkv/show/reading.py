@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 import numpy as np
 from openpyxl import load_workbook
 from openpyxl.utils import get_column_letter
 from openpyxl.utils.cell import range_boundaries
-from openpyxl.utils.exceptions import InvalidFileException
 
 from qkv.core.operations import BLOCKED
 from qkv.core.recompute import Array
@@ -20,6 +21,9 @@ from qkv.show.about import TABLE, TRANSPOSED
 from qkv.show.sheets import LABELS
 
 Rows = list[tuple[Any, ...]]
+
+UNREADABLE = (BadZipFile, ZlibError, EOFError, KeyError, ValueError, SyntaxError)
+"""What a broken archive, a missing part or broken XML raises while it is read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +47,10 @@ def read_inputs(path: str | PathLike[str]) -> Inputs:
         FileError: it cannot be read, is no workbook of ours, or a cell holds no number.
     """
     source = Path(path)
-    book = _opened(source)
     try:
-        table = _table(source, _rows(book, source, "about"))
-        contents = {sheet: _rows(book, source, sheet) for sheet in {entry[1] for entry in table}}
-    finally:
-        book.close()
+        table, contents = _contents(source)
+    except UNREADABLE as error:
+        raise FileError(f"{source} is not a workbook (.xlsx) that can be read") from error
     values, rows, columns = {}, {}, {}
     for name, sheet, cells, printed in table:
         value, down, across = _matrix(source, name, sheet, contents[sheet], cells)
@@ -58,13 +60,18 @@ def read_inputs(path: str | PathLike[str]) -> Inputs:
     return Inputs(values, rows, columns)
 
 
-def _opened(source: Path) -> Any:
+def _contents(source: Path) -> tuple[list[tuple[str, str, str, str]], dict[str, Rows]]:
+    """Return the table of inputs, and the rows of every sheet that it names."""
     try:
-        return load_workbook(source, read_only=True, data_only=True)
+        data = source.read_bytes()
     except OSError as error:
         raise FileError(f"cannot read {source}: {error.strerror or error}") from error
-    except (BadZipFile, InvalidFileException, KeyError, ValueError, SyntaxError) as error:
-        raise FileError(f"{source} is not a workbook (.xlsx) that can be read: {error}") from error
+    book = load_workbook(BytesIO(data), read_only=True, data_only=True)
+    try:
+        table = _table(source, _rows(book, source, "about"))
+        return table, {name: _rows(book, source, name) for name in {entry[1] for entry in table}}
+    finally:
+        book.close()
 
 
 def _rows(book: Any, source: Path, sheet: str) -> Rows:
@@ -75,7 +82,7 @@ def _rows(book: Any, source: Path, sheet: str) -> Rows:
         )
     page = book[sheet]
     page.reset_dimensions()  # what a program wrote as the extent is not always the extent
-    return list(page.iter_rows(values_only=True))
+    return [tuple(row) for row in page.iter_rows(values_only=True)]
 
 
 def _table(source: Path, rows: Rows) -> list[tuple[str, str, str, str]]:

@@ -16,10 +16,20 @@ BAD, BAD_INK = "#F6B7B0", "#8C1107"
 SHARE = "#F2A541"
 
 
+MINUS_INFINITY = '"−∞"'
+"""Number format of what stands for −∞."""
+
+Pair = tuple[Format, Format]
+"""A look of numbers, and the same look of a cell that holds −∞ on opening.
+
+Programs differ in whether they keep the minus sign beside a condition, so only cells that need
+the condition have it; `blocked` shows any other cell as −∞ once it becomes that.
+"""
+
+
 def number_format(places: int) -> str:
-    """Fixed places, and the −1E+30 of a worksheet shown as the −∞ that it stands for."""
-    digits = "0." + "0" * places if places else "0"
-    return f'[<=-1E+20]"−∞";[>=0]{digits};{digits}'
+    """Fixed places."""
+    return "0." + "0" * places if places else "0"
 
 
 @dataclass(frozen=True)
@@ -35,10 +45,11 @@ class Styles:
     says: Format
     label: Format
     column: Format
-    given: Format
-    constant: Format
-    computed: Format
-    recorded: Format
+    mark: Format
+    given: Pair
+    constant: Pair
+    computed: Pair
+    recorded: Pair
     fill: Format
     check: Format
     count: Format
@@ -57,8 +68,13 @@ def make(book: Workbook, places: int) -> Styles:
         base = {"font_name": "Calibri", "font_size": 11, "font_color": INK, "valign": "vcenter"}
         return book.add_format(base | properties)
 
-    number = {"num_format": number_format(places), "border": 1, "border_color": LINE}
-    mark = {"num_format": "0.0E+00", "font_size": 9, "align": "center", "font_color": FAINT}
+    def pair(**properties: Any) -> Pair:
+        look = {"border": 1, "border_color": LINE, "align": "right"} | properties
+        conditional = f"[<=-1E+20]{MINUS_INFINITY};{digits}"
+        return style(num_format=digits, **look), style(num_format=conditional, **look)
+
+    digits = number_format(places)
+    distance = {"num_format": "0.0E+00", "font_size": 9, "align": "center", "font_color": FAINT}
     return Styles(
         heading=style(bold=True, font_size=18, font_color=TITLE),
         note=style(italic=True, font_color=FAINT),
@@ -69,14 +85,15 @@ def make(book: Workbook, places: int) -> Styles:
         says=style(italic=True, font_color=FAINT),
         label=style(bold=True, align="right", indent=1),
         column=style(bold=True, align="right", font_color=FAINT),
-        given=style(**number, bg_color=INPUT, font_color=INPUT_INK),
-        constant=style(**number, bg_color=CONSTANT, italic=True),
-        computed=style(**number),
-        recorded=style(**number, font_color=FAINT),
+        mark=style(bold=True, align="center", font_color=FAINT, font_size=9),
+        given=pair(bg_color=INPUT, font_color=INPUT_INK),
+        constant=pair(bg_color=CONSTANT, italic=True),
+        computed=pair(),
+        recorded=pair(font_color=FAINT),
         fill=style(
-            num_format=number_format(places), bg_color=FILL, border=4, border_color=FILL_LINE
+            num_format=digits, bg_color=FILL, border=4, border_color=FILL_LINE
         ),
-        check=style(**mark),
+        check=style(**distance),
         count=style(bold=True, align="center", num_format="0"),
         tolerance=style(
             num_format="0.0E+00", bg_color=INPUT, font_color=INPUT_INK, align="center",
@@ -86,5 +103,7 @@ def make(book: Workbook, places: int) -> Styles:
         good=book.add_format({"bg_color": GOOD, "font_color": GOOD_INK}),
         bad=book.add_format({"bg_color": BAD, "font_color": BAD_INK, "bold": True}),
         waiting=book.add_format({"bg_color": FILL, "font_color": FILL_LINE}),
-        blocked=book.add_format({"bg_color": BLOCK, "font_color": FAINT}),
+        blocked=book.add_format(
+            {"bg_color": BLOCK, "font_color": FAINT, "num_format": MINUS_INFINITY}
+        ),
     )  # fmt: skip

@@ -12,6 +12,6 @@ def cleaned(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def width(labels: Iterable[str], *, least: float, most: float) -> float:
+def width(labels: Iterable[str], *, least: int, most: int) -> int:
     """Return the width of a column that shows these labels."""
     return min(most, max([least, *(len(label) + 2 for label in labels)]))

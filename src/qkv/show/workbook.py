@@ -5,25 +5,37 @@ PyTorch recorded, at the same addresses. `reading` reads the inputs back.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from math import isfinite, isnan
-from os import PathLike, getpid, replace
+from os import PathLike, getpid
 from pathlib import Path
 
 import numpy as np
 from xlsxwriter import Workbook
-from xlsxwriter.format import Format
 from xlsxwriter.worksheet import Worksheet
 
 from qkv.core.calculation import Calculation, Step
-from qkv.core.operations import Operation
+from qkv.core.operations import BLOCKED, Operation
 from qkv.core.recompute import Array
 from qkv.errors import ArgumentError, FileError
 from qkv.show import about, checks, formulas, styles
 from qkv.show.paper import is_share
-from qkv.show.sheets import CHECK, HEAD, LABELS, LEFT, TITLE, Place, Sheet, lay_out, places
+from qkv.show.sheets import (
+    CHECK,
+    HEAD,
+    LABELS,
+    LEFT,
+    TITLE,
+    Place,
+    Sheet,
+    lay_out,
+    letters,
+    places,
+    quoted,
+)
 from qkv.show.spelling import equation
+from qkv.show.styles import Pair
 from qkv.show.text import cleaned, width
 
 BAND = 10
@@ -36,6 +48,13 @@ OPTIONS = {
     "strings_to_numbers": False,
     "nan_inf_to_errors": True,
 }
+
+
+SCALE = {
+    "type": "2_color_scale",
+    "min_type": "num", "min_value": 0, "min_color": styles.PAPER,
+    "max_type": "num", "max_value": 1, "max_color": styles.SHARE,
+}  # fmt: skip
 
 
 def write(
@@ -103,7 +122,7 @@ def save(target: Path, data: bytes) -> None:
     try:
         try:
             part.write_bytes(data)
-            replace(part, target)
+            part.replace(target)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
@@ -133,7 +152,8 @@ class Pen:
                 self._inputs(page, step, place)
             else:
                 self._computed(page, step, place, sheet)
-            self._colours(page, step, place)
+            if is_share(step, self.calculation):
+                page.conditional_format(place.whole(), SCALE)
         about.colour_checks(page, self.style, f"B{HEAD + 1}:B{sheet.last + 1}")
 
     def twin(self, page: Worksheet, sheet: Sheet) -> None:
@@ -141,7 +161,10 @@ class Pen:
         self._page(page, sheet, f"PyTorch: {sheet.title}", styles.FAINT)
         page.write_string(1, 0, "what PyTorch computed; the checks compare", self.style.note)
         for step, place in sheet.blocks:
-            if not step.is_input:
+            if step.is_input:
+                page.write_string(place.top - TITLE, 0, cleaned(step.short), self.style.label)
+                page.write_string(place.top - TITLE, LEFT, "not computed", self.style.note)
+            else:
                 self._title(page, step, place)
                 self._numbers(page, place, self._finite(step.value), self.style.recorded)
         if self.checked.blank:
@@ -159,12 +182,18 @@ class Pen:
         page.set_column(CHECK, CHECK, 9)
         last = LEFT + max(BAND, *(place.width for _, place in sheet.blocks)) - 1
         page.set_column(LEFT, last, self._number_width(sheet))
-        everything = f"A1:{_corner(last, sheet.last)}"
+        values = f"{letters(LEFT)}{HEAD + 1}:{letters(last)}{sheet.last + 1}"
+        page.conditional_format(values, self._blocked)
+        everything = f"A1:{letters(last)}{sheet.last + 1}"
         page.ignore_errors({"number_stored_as_text": everything, "formula_range": everything})
         about.set_up_print(page, self.calculation.title)
         page.repeat_rows(0, 1)
 
-    def _number_width(self, sheet: Sheet) -> float:
+    @property
+    def _blocked(self) -> dict[str, object]:
+        return {"type": "cell", "criteria": "<=", "value": -1e20, "format": self.style.blocked}
+
+    def _number_width(self, sheet: Sheet) -> int:
         finite = [np.abs(s.value[np.isfinite(s.value)]).max(initial=0) for s, _ in sheet.blocks]
         largest = max((x for x in finite if x < 1e20), default=0.0)
         labels = [label for step, place in sheet.blocks for label in _labels(step, place)[1]]
@@ -184,6 +213,8 @@ class Pen:
             page.write_rich_string(row, LEFT, *parts, style.band)
         elif parts:
             page.write_string(row, LEFT, parts[1], style.band)
+        if step.operation is Operation.CONSTANT:
+            return  # one number: its title says it all
         rows, columns = _labels(step, place)
         labels = place.top - LABELS
         for column, label in enumerate(columns, LEFT):
@@ -197,15 +228,15 @@ class Pen:
         value = self._finite(step.value)
         self._numbers(page, place, value.T if place.transposed else value, style)
 
-    def _numbers(self, page: Worksheet, place: Place, value: Array, style: Format) -> None:
+    def _numbers(self, page: Worksheet, place: Place, value: Array, look: Pair) -> None:
         for i, row in enumerate(value.tolist(), place.top):
             for j, number in enumerate(row, LEFT):
-                page.write_number(i, j, number, style)
+                page.write_number(i, j, number, look[number <= BLOCKED])
 
     def _computed(self, page: Worksheet, step: Step, place: Place, sheet: Sheet) -> None:
-        page.write_string(place.top - LABELS, CHECK, "check", self.style.column)
+        page.write_string(place.top - LABELS, CHECK, "check", self.style.mark)
         operands = [self.at[operand].seen_from(sheet.name) for operand in step.operands]
-        value = self._finite(self.checked.values[step.name]).tolist()
+        value, look = self._finite(self.checked.values[step.name]).tolist(), self.style.computed
         for i, numbers in enumerate(value):
             row = place.top + i
             for j, number in enumerate(numbers):
@@ -213,28 +244,19 @@ class Pen:
                     page.write_blank(row, LEFT + j, None, self.style.fill)
                     continue
                 formula = formulas.formula(step, operands, i, j)
-                page.write_formula(row, LEFT + j, formula, self.style.computed, stored(number))
+                page.write_formula(row, LEFT + j, formula, look[number <= BLOCKED], stored(number))
         for row, formula, distance in self._checks(step, place, sheet):
             page.write_formula(row, CHECK, formula, self.style.check, distance)
 
     def _checks(
         self, step: Step, place: Place, sheet: Sheet
     ) -> Iterator[tuple[int, str, float | str]]:
-        recorded = Place(sheet.twin, place.top, *step.value.shape).seen_from(sheet.name)
+        recorded = replace(place, sheet=sheet.twin, prefix=quoted(sheet.twin))
         blocked = checks.blocks(step)
         for i, distance in enumerate(self.checked.distances[step.name].tolist()):
             formula = formulas.check(place, recorded, i, blocks=blocked)
             shown = formulas.FILL_IN if place.blank else stored(distance)
             yield place.top + i, formula, shown
-
-    def _colours(self, page: Worksheet, step: Step, place: Place) -> None:
-        if checks.blocks(step):
-            rule = {"type": "cell", "criteria": "<=", "value": -1e20, "format": self.style.blocked}
-            page.conditional_format(place.whole(), rule)
-        if is_share(step, self.calculation):
-            scale = {"min_type": "num", "min_value": 0, "min_color": styles.PAPER}
-            scale |= {"max_type": "num", "max_value": 1, "max_color": styles.SHARE}
-            page.conditional_format(place.whole(), {"type": "2_color_scale"} | scale)
 
     def _finite(self, value: Array) -> Array:
         return np.where(value == -np.inf, self.minus_infinity, value)
@@ -253,12 +275,6 @@ def _labels(step: Step, place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]
 
 def _given_only(sheet: Sheet) -> bool:
     return all(step.is_input for step, _ in sheet.blocks)
-
-
-def _corner(column: int, row: int) -> str:
-    from qkv.show.sheets import letters
-
-    return f"{letters(column)}{row + 1}"
 
 
 def _check_options(target: Path, minus_infinity: float, places: int) -> None:

@@ -1,0 +1,179 @@
+"""`qkv explain`: data on stdout, errors in one line on stderr, never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from openpyxl import load_workbook
+
+ARTICLE = "draw a map"
+SENTENCE = "the coffee spilled on the laptop and it stopped working"
+
+
+def test_the_articles_words_end_in_the_articles_numbers_and_the_proof(qkv):
+    ended = qkv("explain", ARTICLE)
+    assert (ended.code, ended.err) == (0, "")
+    assert "first number: 1.1600 × 0.5406 + 0.2300 × 0.5869 = 0.7621" in ended.out
+    proof = ended.out[ended.out.index("The proof") :].splitlines()
+    assert proof[2].split() == ["steps", "1", "fused", "1", "NumPy", "1", "hand", "1", "steps",
+                                "2", "fused", "2", "NumPy", "2", "hand", "2"]  # fmt: skip
+    assert proof[3].split()[:4] == ["draw", "1.0100", "1.0100", "1.0100"]
+    assert "recorded against NumPy in float64" in ended.out
+    assert "PyTorch's fused output against NumPy" in ended.out
+    assert "by hand with 4 places: the result drifts by at most 3.8e-04" in ended.out
+    assert "workbook" not in ended.out.splitlines()[-1]
+
+
+def test_mask_heads_seed_and_places_reach_the_calculation(qkv):
+    told = json.loads(
+        qkv("explain", ARTICLE, "--mask", "--num-heads", 2, "--places", 2, "--json").out
+    )
+    values = {step["name"]: step["values"] for step in told["steps"]}
+    assert values["inputs/mask"][0] == [0.0, "-inf", "-inf"]
+    np.testing.assert_allclose(values["head 1/output"][0], [0.6038, 0.7434], atol=5e-5)
+    assert told["proof"]["by_hand"]["places"] == 2
+    other = json.loads(qkv("explain", ARTICLE, "--seed", 1, "--json").out)
+    assert other["steps"][1]["values"] != told["steps"][2]["values"]
+
+
+def test_json_tells_every_step_and_the_proof(qkv):
+    told = json.loads(qkv("explain", "dogs chase cats", "--json").out)
+    assert told["workbook"] is None
+    assert told["proof"]["fused"] < 1e-5
+    assert told["proof"]["difference"] <= told["proof"]["tolerance"]
+    assert [step["name"] for step in told["steps"]][-2:] == ["weights", "output"]
+    weights = told["steps"][-2]
+    assert weights["rows"] == weights["columns"] == ["dogs", "chase", "cats"]
+    np.testing.assert_allclose(np.sum(weights["values"], axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["desserts", "hotel", "self", "masked", "cross", "two-heads", "lookup"]
+)
+def test_every_example_is_shown_and_written(qkv, tmp_path, name):
+    book = tmp_path / "book.xlsx"
+    ended = qkv("explain", "--example", name, "--excel", book)
+    assert ended.code == 0
+    assert ended.out.rstrip().endswith(f"workbook: {book}")
+    assert "about" in load_workbook(book).sheetnames
+
+
+def test_a_thousand_words_are_shown_by_their_corner(qkv):
+    ended = qkv("explain", "word " * 1000)
+    assert ended.code == 0
+    assert "… the corner of 1000 × 1000: 16 rows" in ended.out
+
+
+def test_one_word_attends_to_itself(qkv):
+    told = json.loads(qkv("explain", "alone", "--json").out)
+    assert told["steps"][-2]["values"] == [[1.0]]
+
+
+def test_a_window_reads_only_its_words(qkv):
+    told = json.loads(qkv("explain", "a b c d e", "--tokens", "1:3", "--json").out)
+    assert told["steps"][0]["rows"] == ["b", "c"]
+
+
+def test_tokens_are_never_markup_and_never_formulas(qkv, tmp_path):
+    tokens = ["=1+1", "[bold]x[/bold]", "<script>", "@SUM(A1)"]
+    given, book = tmp_path / "given.json", tmp_path / "book.xlsx"
+    given.write_text(json.dumps({"tokens": tokens, "encodings": [[1, 2]] * 4}))
+    ended = qkv("explain", "--given", given, "--excel", book)
+    assert ended.code == 0
+    assert all(token in ended.out for token in tokens)
+    cells = [cell for sheet in load_workbook(book) for row in sheet.iter_rows() for cell in row]
+    as_text = {cell.value for cell in cells if cell.data_type == "s"}
+    assert set(tokens) <= as_text
+    formulas = [str(cell.value) for cell in cells if cell.data_type == "f"]
+    assert formulas
+    assert not [formula for formula in formulas if "1+1" in formula or "@" in formula]
+
+
+def test_a_models_heads_are_ranked_and_the_pronoun_finds_its_noun(qkv, minilm_folder):
+    ended = qkv("explain", SENTENCE, "--model", "minilm")
+    assert ended.code == 0
+    assert "72 heads" in ended.out
+    it = next(line for line in ended.out.splitlines() if line.startswith("it  "))
+    assert it.split()[1] == "laptop"
+    assert "The proof" in ended.out
+
+
+def test_one_head_of_a_model_is_shown_step_by_step(qkv, minilm_folder, tmp_path):
+    book = tmp_path / "head.xlsx"
+    ended = qkv(
+        "explain", SENTENCE, "--model", minilm_folder, "--layer", 6, "--head", 6, "--excel", book
+    )
+    assert ended.code == 0
+    assert "Layer 6: Self-attention, head 6 of 12" in ended.out
+    assert "of 12 × 384" in ended.out
+    assert book.stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([""], "text is ''; wanted at least one word"),
+        ([], "wanted one of TEXT, --given FILE and --example NAME"),
+        ([ARTICLE, "--example", "hotel"], "wanted one of TEXT"),
+        (["--example", "motel"], "example is 'motel'; there are: desserts, hotel"),
+        ([ARTICLE, "--head", "1"], "--layer and --head pick from a model"),
+        ([ARTICLE, "--num-heads", "0"], "num_heads is 0; wanted 1 or more"),
+        ([ARTICLE, "--places", "-1"], "places is -1; wanted 0 to 12"),
+        ([ARTICLE, "--tokens", "9:12"], "--tokens is '9:12', but the text has tokens 0:3"),
+        ([ARTICLE, "--blank", "similarities"], "--blank leaves a step empty in the workbook"),
+        ([ARTICLE, "--model", "/no/such/folder"], "/no/such/folder"),
+        (["--given", "/no/such/file.json"], "/no/such/file.json is not there"),
+        ([ARTICLE, "--excel", "/no/such/folder/book.xlsx"], "/no/such/folder/book.xlsx"),
+        (["word " * 200, "--excel", "book.xlsx"], "--tokens"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_ends_with_2(
+    qkv, tmp_path, monkeypatch, arguments, message
+):
+    monkeypatch.chdir(tmp_path)
+    ended = qkv("explain", *arguments)
+    assert ended.code == 2
+    assert message in ended.err
+    assert ended.err.startswith("qkv: ")
+    assert len(ended.err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--head", "1"], "--head needs a layer"),
+        (["--layer", "9"], "--layer is 9; there are layers 1 to 6"),
+        (["--layer", "1", "--head", "13"], "--head is 13; there are heads 1 to 12"),
+        (["--mask"], "has its own mask"),
+    ],
+)
+def test_layers_and_heads_out_of_range_end_with_2(qkv, minilm_folder, arguments, message):
+    ended = qkv("explain", SENTENCE, "--model", "minilm", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+
+
+def test_an_option_that_is_no_number_ends_with_2(qkv):
+    assert qkv("explain", ARTICLE, "--seed", "x").code == 2
+
+
+def test_a_blank_step_is_left_for_a_person_to_fill(qkv, tmp_path):
+    book = tmp_path / "sheet.xlsx"
+    assert qkv("explain", ARTICLE, "--excel", book, "--blank", "similarities").code == 0
+    assert qkv("explain", ARTICLE, "--excel", book, "--blank", "nothing").code == 2
+
+
+def test_off_a_terminal_there_is_no_colour_and_a_closed_pipe_is_no_error():
+    run = "from qkv.cli.main import run; run()"
+    command = [sys.executable, "-c", f"import sys; sys.argv = ['qkv', 'explain', 'a b']; {run}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert "\x1b" not in done.stdout
+    piped = subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -c "{command[2]}" | head -1'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert piped.stderr == ""
