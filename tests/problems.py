@@ -1,7 +1,7 @@
 """Attention problems for hypothesis: sizes, dtypes and masks, with M built on its own by NumPy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,6 @@ from qkv.core.mask import Mask
 from tests import reference
 from tests.reference import Array
 
-MASKS = (
-    "none", "causal", "causal at the top left", "window", "padding", "left padding",
-    "causal and padding", "keys", "documents", "allow by head", "forbid", "bias", "causal and bias",
-    "causal or keys",
-)  # fmt: skip
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 5e-6, torch.bfloat16: 4e-2}
 
 
@@ -70,14 +65,14 @@ def problem(
 
     q = normal(batch, heads, queries, d_k)
     k, v = normal(batch, kv_heads, keys, d_k), normal(batch, kv_heads, keys, d_v)
-    mask, added = _mask(kind, batch, heads, queries, keys, random, dtype, device)
+    mask, added = _KINDS[kind](_Numbers((batch, heads, queries, keys), random, q))
     return Problem(q, k, v, mask, added, kind)
 
 
 @st.composite
 def problems(
     draw: st.DrawFn,
-    kinds: tuple[str, ...] = MASKS,
+    kinds: tuple[str, ...] | None = None,
     dtypes: tuple[torch.dtype, ...] = (torch.float64, torch.float32, torch.bfloat16),
 ) -> dict[str, Any]:
     """Draw the arguments of `problem`, up to 7 of everything: sizes are equal or unequal.
@@ -87,69 +82,90 @@ def problems(
     """
     kv_heads = draw(st.integers(1, 3))
     keys = draw(st.integers(1, 7))
-    return dict(
-        kind=draw(st.sampled_from(kinds)),
-        batch=draw(st.integers(1, 3)),
-        heads=kv_heads * draw(st.integers(1, 3)),
-        kv_heads=kv_heads,
-        queries=draw(st.integers(1, keys)),
-        keys=keys,
-        d_k=draw(st.integers(1, 7)),
-        d_v=draw(st.integers(1, 7)),
-        dtype=draw(st.sampled_from(dtypes)),
-        seed=draw(st.integers(0, 99)),
-    )
+    return {
+        "kind": draw(st.sampled_from(kinds or MASKS)),
+        "batch": draw(st.integers(1, 3)),
+        "heads": kv_heads * draw(st.integers(1, 3)),
+        "kv_heads": kv_heads,
+        "queries": draw(st.integers(1, keys)),
+        "keys": keys,
+        "d_k": draw(st.integers(1, 7)),
+        "d_v": draw(st.integers(1, 7)),
+        "dtype": draw(st.sampled_from(dtypes)),
+        "seed": draw(st.integers(0, 99)),
+    }
 
 
-def _mask(
-    kind: str,
-    batch: int,
-    heads: int,
-    queries: int,
-    keys: int,
-    random: torch.Generator,
-    dtype: torch.dtype,
-    device: torch.device | str,
-) -> tuple[Mask | None, Array]:
-    def bools(*shape: int) -> Tensor:
-        return (torch.rand(shape, generator=random) < 0.5).to(device)
+class _Numbers:
+    """What the masks of one problem are drawn from."""
 
-    lengths = torch.randint(0, keys + 1, (batch,), generator=random).tolist()
-    ids = torch.randint(0, 3, (keys,), generator=random)
-    triangle = reference.causal(queries, keys)
-    match kind:
-        case "causal":
-            return Mask.causal(), triangle
-        case "causal at the top left":
-            return Mask.causal(offset=0), reference.causal(queries, keys, 0)
-        case "window":
-            return Mask.window(2, 1), reference.band(queries, keys, 2, 1)
-        case "padding":
-            return Mask.padding(lengths), reference.padded(lengths, keys)
-        case "left padding":
-            return Mask.padding(lengths, "left"), reference.padded(lengths, keys, "left")
-        case "causal and padding":
-            mask = Mask.causal() & Mask.padding(lengths)
-            return mask, triangle + reference.padded(lengths, keys)
-        case "documents":
-            return Mask.documents(ids.to(device)), reference.documents(ids.tolist(), queries)
-        case "allow by head":
-            may = bools(batch, heads, queries, keys)
-            return Mask.allow(may), reference.blocked(may.cpu())
-        case "forbid":
-            not_allowed = bools(queries, keys)
-            return Mask.forbid(not_allowed), reference.blocked(~not_allowed.cpu())
-        case "bias" | "causal and bias":
-            shape = (1, heads, queries, keys)
-            numbers = torch.randn(prod(shape), generator=random, dtype=torch.float64).view(shape)
-            numbers = numbers.to(device, dtype)
-            if kind == "bias":
-                return Mask.bias(numbers), reference.array(numbers)
-            return Mask.causal() & Mask.bias(numbers), triangle + reference.array(numbers)
-        case "keys" | "causal or keys":
-            visible = bools(batch, keys)
-            open_keys = reference.blocked(visible.cpu())[:, None, None, :]
-            if kind == "keys":
-                return Mask.keys(visible), open_keys
-            return Mask.causal() | Mask.keys(visible), np.maximum(triangle, open_keys)
+    def __init__(
+        self, sizes: tuple[int, int, int, int], random: torch.Generator, like: Tensor
+    ) -> None:
+        self.batch, self.heads, self.queries, self.keys = sizes
+        self.random, self.like = random, like
+        self.lengths = torch.randint(0, self.keys + 1, (self.batch,), generator=random).tolist()
+        self.ids = torch.randint(0, 3, (self.keys,), generator=random)
+        self.visible = self.bools(self.batch, self.keys)
+        self.open_keys = reference.blocked(self.visible.cpu())[:, None, None, :]
+        self.triangle = reference.causal(self.queries, self.keys)
+        self.padded = reference.padded(self.lengths, self.keys)
+
+    def bools(self, *shape: int) -> Tensor:
+        return (torch.rand(shape, generator=self.random) < 0.5).to(self.like.device)
+
+    def allowed(self) -> tuple[Mask, Array]:
+        may_look = self.bools(self.batch, self.heads, self.queries, self.keys)
+        return Mask.allow(may_look), reference.blocked(may_look.cpu())
+
+    def forbidden(self) -> tuple[Mask, Array]:
+        not_allowed = self.bools(self.queries, self.keys)
+        return Mask.forbid(not_allowed), reference.blocked(~not_allowed.cpu())
+
+    def biased(self) -> tuple[Mask, Array]:
+        shape = (1, self.heads, self.queries, self.keys)
+        numbers = torch.randn(shape, generator=self.random, dtype=torch.float64).to(self.like)
+        return Mask.bias(numbers), reference.array(numbers)
+
+
+def _none(n: _Numbers) -> tuple[None, Array]:
     return None, np.zeros((1, 1, 1, 1))
+
+
+def _causal_and_bias(n: _Numbers) -> tuple[Mask, Array]:
+    mask, added = n.biased()
+    return Mask.causal() & mask, n.triangle + added
+
+
+_KINDS: dict[str, Callable[[_Numbers], tuple[Mask | None, Array]]] = {
+    "none": _none,
+    "causal": lambda n: (Mask.causal(), n.triangle),
+    "causal at the top left": lambda n: (
+        Mask.causal(offset=0),
+        reference.causal(n.queries, n.keys, 0),
+    ),
+    "window": lambda n: (Mask.window(2, 1), reference.band(n.queries, n.keys, 2, 1)),
+    "padding": lambda n: (Mask.padding(n.lengths), n.padded),
+    "left padding": lambda n: (
+        Mask.padding(n.lengths, "left"),
+        reference.padded(n.lengths, n.keys, "left"),
+    ),
+    "causal and padding": lambda n: (
+        Mask.causal() & Mask.padding(n.lengths),
+        n.triangle + n.padded,
+    ),
+    "keys": lambda n: (Mask.keys(n.visible), n.open_keys),
+    "documents": lambda n: (
+        Mask.documents(n.ids.to(n.like.device)),
+        reference.documents(n.ids.tolist(), n.queries),
+    ),
+    "allow by head": _Numbers.allowed,
+    "forbid": _Numbers.forbidden,
+    "bias": _Numbers.biased,
+    "causal and bias": _causal_and_bias,
+    "causal or keys": lambda n: (
+        Mask.causal() | Mask.keys(n.visible),
+        np.maximum(n.triangle, n.open_keys),
+    ),
+}
+MASKS = tuple(_KINDS)

@@ -48,9 +48,7 @@ def test_bfloat16_blocks_equal_the_reference(kind: str, kv_heads: int) -> None:
     agree(out, reference.attention(*case.arrays, case.added), 3e-2)
 
 
-@given(
-    st.sampled_from(MASKS), st.sampled_from([1, 100]), st.sampled_from([1, 2, 4]), st.booleans()
-)
+@given(st.sampled_from(MASKS), st.sampled_from([1, 100]), st.sampled_from([1, 2, 4]), st.booleans())
 def test_the_size_of_a_block_changes_nothing(
     kind: str, pairs: int, kv_heads: int, trained: bool
 ) -> None:
@@ -67,14 +65,12 @@ def test_the_size_of_a_block_changes_nothing(
 
 
 CASES = {
-    "soft cap": dict(softcap=3.0),
-    "soft cap and causal": dict(softcap=3.0, mask=Mask.causal()),
-    "soft cap and window": dict(softcap=3.0, mask=Mask.window(100)),
-    "soft cap and documents": dict(softcap=3.0, mask=Mask.documents(torch.arange(LONG) // 300)),
-    "trained bias": dict(mask=Mask.bias(BIAS.clone().requires_grad_())),
-    "trained bias and causal": dict(
-        mask=Mask.causal() & Mask.bias(BIAS.clone().requires_grad_())
-    ),
+    "soft cap": {"softcap": 3.0},
+    "soft cap and causal": {"softcap": 3.0, "mask": Mask.causal()},
+    "soft cap and window": {"softcap": 3.0, "mask": Mask.window(100)},
+    "soft cap and documents": {"softcap": 3.0, "mask": Mask.documents(torch.arange(LONG) // 300)},
+    "trained bias": {"mask": Mask.bias(BIAS.clone().requires_grad_())},
+    "trained bias and causal": {"mask": Mask.causal() & Mask.bias(BIAS.clone().requires_grad_())},
 }
 
 

@@ -40,7 +40,14 @@ def test_a_step_is_found_by_its_path_or_by_an_ending_that_only_it_has() -> None:
 
 def test_a_section_is_a_calculation_again() -> None:
     c = two_heads()
-    assert c.sections == ("inputs", "head 1", "head 1/softmax", "head 2", "head 2/softmax", "joined")
+    assert c.sections == (
+        "inputs",
+        "head 1",
+        "head 1/softmax",
+        "head 2",
+        "head 2/softmax",
+        "joined",
+    )
     head = c["head 2"]
     assert isinstance(head, Calculation)
     assert [step.name for step in head] == ["inputs/x", "factor", "scaled", "softmax/weights"]
@@ -92,11 +99,17 @@ def test_a_name_that_several_steps_share_lists_them() -> None:
 
 def test_a_name_that_nothing_has_lists_the_nearest() -> None:
     c = two_heads()
-    with pytest.raises(NameNotFoundError, match="no step or section is named 'outptu'; nearest: outp"):
+    with pytest.raises(
+        NameNotFoundError, match="no step or section is named 'outptu'; nearest: outp"
+    ):
         c["outptu"]
-    with pytest.raises(NameNotFoundError, match="no step or section is named 'zzz'; there are: inp"):
+    with pytest.raises(
+        NameNotFoundError, match="no step or section is named 'zzz'; there are: inp"
+    ):
         c["zzz"]
-    with pytest.raises(NameNotFoundError, match="no section is named 'tail'; there are: inputs, he"):
+    with pytest.raises(
+        NameNotFoundError, match="no section is named 'tail'; there are: inputs, he"
+    ):
         c.section("tail")
     with pytest.raises(NameNotFoundError, match="there are: none"):
         Calculation("flat", (), 0.0).section("head 1")

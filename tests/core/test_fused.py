@@ -18,8 +18,8 @@ from tests import reference
 from tests.problems import MASKS, problem, problems
 from tests.reference import agree, array
 
-UNEQUAL = dict(batch=2, heads=6, kv_heads=3, queries=5, keys=7, d_k=11, d_v=13)
-EQUAL = dict(batch=4, heads=4, kv_heads=4, queries=4, keys=4, d_k=4, d_v=4)
+UNEQUAL = {"batch": 2, "heads": 6, "kv_heads": 3, "queries": 5, "keys": 7, "d_k": 11, "d_v": 13}
+EQUAL = {"batch": 4, "heads": 4, "kv_heads": 4, "queries": 4, "keys": 4, "d_k": 4, "d_v": 4}
 SIZES = pytest.mark.parametrize("sizes", [UNEQUAL, EQUAL], ids=["unequal sizes", "equal sizes"])
 KINDS = pytest.mark.parametrize("kind", MASKS)
 
@@ -217,12 +217,12 @@ def test_any_number_of_batch_axes(axes: tuple[int, ...], softcap: float | None) 
 
 def test_heads_may_be_missing_down_to_one_matrix() -> None:
     q, k, v = (torch.randn(n, 3).double() for n in (5, 7, 7))
-    wanted = reference.attention(*(array(t)[None, None] for t in (q, k, v)))
+    arrays = [array(t)[None, None] for t in (q, k, v)]
+    wanted = reference.attention(*arrays)
     agree(attention(q, k, v), wanted[0, 0], 1e-12)
     agree(attention(q[None], k[None], v[None]), wanted[0], 1e-12)
-    agree(attention(q, k, v, Mask.causal()),
-          reference.attention(*(array(t)[None, None] for t in (q, k, v)), reference.causal(5, 7))[0, 0],
-          1e-12)  # fmt: skip
+    masked = reference.attention(*arrays, reference.causal(5, 7))
+    agree(attention(q, k, v, Mask.causal()), masked[0, 0], 1e-12)
 
 
 @pytest.mark.parametrize("axes", [(3, 1), (1, 3), (2, 1, 1), (3, 4), (2, 3, 4), (4,), ()], ids=str)
@@ -311,7 +311,9 @@ def test_numbers_out_of_range_are_named() -> None:
     x = torch.zeros(2, 5, 4)
     with pytest.raises(ArgumentError, match="softcap is 0; wanted a number above 0, or None"):
         attention(x, x, x, softcap=0)
-    with pytest.raises(ArgumentError, match="dropout is 1.0; wanted a probability from 0 to below"):
+    with pytest.raises(
+        ArgumentError, match=r"dropout is 1\.0; wanted a probability from 0 to below"
+    ):
         attention(x, x, x, dropout=1.0)
     with pytest.raises(ArgumentError, match=r"q, k and v are torch.float32, torch.float64 and"):
         attention(x, x.double(), x)
@@ -324,7 +326,7 @@ def test_masks_that_do_not_fit_are_named() -> None:
     x = torch.zeros(2, 3, 5, 4)
     with pytest.raises(MaskError, match=r"Mask\.allow\(tensor\) or Mask\.forbid\(tensor\)"):
         attention(x, x, x, torch.ones(5, 5, dtype=torch.bool))
-    with pytest.raises(MaskError, match="mask got str; wanted a Mask, such as Mask.causal()"):
+    with pytest.raises(MaskError, match=r"mask got str; wanted a Mask, such as Mask\.causal"):
         attention(x, x, x, "causal")
     with pytest.raises(MaskError, match="keys differ, 7 ≠ 5"):
         attention(x, x, x, Mask.allow(torch.ones(5, 7, dtype=torch.bool)))

@@ -9,17 +9,17 @@ from qkv.nn.attention import MultiHeadAttention
 from tests.dispatch import FLASH, Ran, watched
 
 LONG, D = 4096, 4
-PLAIN = dict(q=(2, 4, 6, 8), k=(2, 4, 6, 8), v=(2, 4, 6, 8))
+PLAIN = {"q": (2, 4, 6, 8), "k": (2, 4, 6, 8), "v": (2, 4, 6, 8)}
 SHAPES = {
     "equal": PLAIN,
-    "unequal lengths": dict(q=(2, 4, 5, 8), k=(2, 4, 7, 8), v=(2, 4, 7, 8)),
-    "d_v below d_k": dict(q=(2, 4, 6, 8), k=(2, 4, 6, 8), v=(2, 4, 6, 3)),
-    "d_v above d_k": dict(q=(2, 4, 6, 3), k=(2, 4, 6, 3), v=(2, 4, 6, 8)),
-    "two axes": dict(q=(6, 8), k=(6, 8), v=(6, 8)),
-    "three axes": dict(q=(4, 6, 8), k=(4, 6, 8), v=(4, 6, 8)),
-    "five axes": dict(q=(2, 3, 4, 6, 8), k=(2, 3, 4, 6, 8), v=(2, 3, 4, 6, 8)),
-    "grouped": dict(q=(2, 4, 6, 8), k=(2, 2, 6, 8), v=(2, 2, 6, 8)),
-    "one key/value head, other width": dict(q=(2, 4, 6, 8), k=(2, 1, 6, 8), v=(2, 1, 6, 3)),
+    "unequal lengths": {"q": (2, 4, 5, 8), "k": (2, 4, 7, 8), "v": (2, 4, 7, 8)},
+    "d_v below d_k": {"q": (2, 4, 6, 8), "k": (2, 4, 6, 8), "v": (2, 4, 6, 3)},
+    "d_v above d_k": {"q": (2, 4, 6, 3), "k": (2, 4, 6, 3), "v": (2, 4, 6, 8)},
+    "two axes": {"q": (6, 8), "k": (6, 8), "v": (6, 8)},
+    "three axes": {"q": (4, 6, 8), "k": (4, 6, 8), "v": (4, 6, 8)},
+    "five axes": {"q": (2, 3, 4, 6, 8), "k": (2, 3, 4, 6, 8), "v": (2, 3, 4, 6, 8)},
+    "grouped": {"q": (2, 4, 6, 8), "k": (2, 2, 6, 8), "v": (2, 2, 6, 8)},
+    "one key/value head, other width": {"q": (2, 4, 6, 8), "k": (2, 1, 6, 8), "v": (2, 1, 6, 3)},
 }
 BATCHED = Mask.padding([6, 3])
 MASKS = {
@@ -44,9 +44,7 @@ DTYPES = pytest.mark.parametrize(
 )
 
 
-def drawn(
-    shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, grad: bool
-) -> list[torch.Tensor]:
+def drawn(shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, grad: bool) -> list[torch.Tensor]:
     return [torch.randn(shape, dtype=dtype, requires_grad=grad) for shape in shapes.values()]
 
 
@@ -144,7 +142,9 @@ def test_what_watches_can_tell_an_unfused_path() -> None:
 
 
 @GRAD
-@pytest.mark.parametrize("options", [{}, {"d_k": 4, "d_v": 6}, {"kv_heads": 2, "n_out": 8}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"d_k": 4, "d_v": 6}, {"kv_heads": 2, "n_out": 8}], ids=str
+)
 def test_a_module_makes_one_fused_call_for_all_its_heads(
     options: dict[str, int], grad: bool
 ) -> None:

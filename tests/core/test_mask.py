@@ -85,7 +85,9 @@ def test_the_queries_are_the_last_ones() -> None:
 
 @pytest.mark.parametrize("mask", [Mask.causal(), Mask.window(2, 1), Mask.causal() | Mask.window(1)])
 def test_more_queries_than_keys_need_an_offset(mask: Mask) -> None:
-    with pytest.raises(MaskError, match=r"5 queries look at 3 keys .* Say Mask\.causal\(offset=0\)"):
+    with pytest.raises(
+        MaskError, match=r"5 queries look at 3 keys .* Say Mask\.causal\(offset=0\)"
+    ):
         mask.check(5, 3)
     with pytest.raises(MaskError):
         mask.matrix(5, 3)
@@ -102,7 +104,11 @@ def test_and_looks_only_where_both_let_it_and_or_where_either_does() -> None:
     c = Mask.causal()
     triangle = reference.causal(5, 5) == 0
     agree(((a | b) & c).matrix(5), reference.blocked((random[0] | random[1]).numpy() & triangle), 0)
-    agree((a & c | b).matrix(5), reference.blocked(random[0].numpy() & triangle | random[1].numpy()), 0)
+    agree(
+        (a & c | b).matrix(5),
+        reference.blocked(random[0].numpy() & triangle | random[1].numpy()),
+        0,
+    )
 
 
 def test_a_prefix_language_model() -> None:
@@ -128,7 +134,9 @@ def test_allow_and_forbid_are_opposites() -> None:
 def test_padding_stands_on_the_axis_of_the_keys_on_the_side_that_is_said() -> None:
     agree(Mask.padding([2, 3]).matrix(4, 3)[0, 0, 3], [0, 0, -np.inf], 0)
     agree(Mask.padding([2, 3], side="left").matrix(4, 3)[0, 0, 3], [-np.inf, 0, 0], 0)
-    agree(Mask.padding(torch.tensor([[2, 3]])).matrix(1, 3), [[[[[0, 0, -np.inf]]], [[[0] * 3]]]], 0)
+    agree(
+        Mask.padding(torch.tensor([[2, 3]])).matrix(1, 3), [[[[[0, 0, -np.inf]]], [[[0] * 3]]]], 0
+    )
 
 
 def test_axes_may_be_batch_and_heads() -> None:
@@ -197,7 +205,10 @@ BARE = [
     (lambda: Mask.documents(torch.ones(3)), "documents wants a tensor of whole numbers"),
     (lambda: Mask.documents([0, 1]), "documents wants a tensor of whole numbers"),
     (lambda: Mask.documents(torch.tensor([0, 1])).check(2, 3), "keys differ, 2 ≠ 3"),
-    (lambda: Mask.documents(torch.tensor([0, 1])).check(3, 2), "2 tokens, fewer than the 3 queries"),
+    (
+        lambda: Mask.documents(torch.tensor([0, 1])).check(3, 2),
+        "2 tokens, fewer than the 3 queries",
+    ),
     (lambda: Mask.padding([3, 5]).check(4, 4), r"lengths \[3, 5\], but there are 4 keys"),
     (lambda: Mask.keys(ALLOWED).check(2, 3), "keys differ, 2 ≠ 3"),
 ]
@@ -213,9 +224,13 @@ def test_what_cannot_be_meant_is_refused_and_named(make: object, why: str) -> No
 @pytest.mark.usefixtures("as_shipped")
 @pytest.mark.parametrize("axes", [(), (3,), (2, 3, 3)], ids=len)
 @pytest.mark.parametrize("make", [Mask.allow, Mask.forbid, Mask.bias])
-def test_an_axis_that_could_be_batch_or_heads_is_refused(make: object, axes: tuple[int, ...]) -> None:
+def test_an_axis_that_could_be_batch_or_heads_is_refused(
+    make: object, axes: tuple[int, ...]
+) -> None:
     tensor = torch.zeros(axes) if make is Mask.bias else torch.zeros(axes, dtype=torch.bool)
-    with pytest.raises(MaskError, match=rf"has {len(axes)} axes .* third axis could be the batch or"):
+    with pytest.raises(
+        MaskError, match=rf"has {len(axes)} axes .* third axis could be the batch or"
+    ):
         make(tensor)
 
 

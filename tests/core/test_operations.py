@@ -127,7 +127,11 @@ def test_zero_by_zero_is_zero_and_nothing_else_by_zero_is() -> None:
     y = torch.tensor([[0.0, 0.0, 0.0, 0.0, 2.0]]).double()
     agree(both(Operation.DIVIDE, x, y)[:, [0, 1, 4]], [[0, 0, 0]], 0)
     assert both(Operation.DIVIDE, x, y)[0, 2:4].tolist() == [INF, -INF]
-    agree(both(Operation.DIVIDE, torch.zeros(2, 3).double(), torch.zeros(2, 1).double()), np.zeros((2, 3)), 0)
+    agree(
+        both(Operation.DIVIDE, torch.zeros(2, 3).double(), torch.zeros(2, 1).double()),
+        np.zeros((2, 3)),
+        0,
+    )
 
 
 def test_a_large_number_does_not_overflow() -> None:
@@ -166,7 +170,7 @@ def test_rounding_goes_half_away_from_zero(number: float, places: int, wanted: f
     assert math.copysign(1, result) == math.copysign(1, wanted), "no negative zero"
 
 
-@given(st.integers(-10**6, 10**6), st.integers(0, 6))
+@given(st.integers(-(10**6), 10**6), st.integers(0, 6))
 def test_any_decimal_half_is_rounded_away_from_zero(units: int, places: int) -> None:
     half = (abs(units) + 0.5) / 10**places  # what a person writes as …5
     assert float(rounded(np.array([[half]]), places)[0, 0]) == (abs(units) + 1) / 10**places

@@ -50,7 +50,8 @@ def test_an_honest_record_is_confirmed_in_every_precision(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["similarities", "scaled", "masked", "maximum", "exponentials", "sums", "weights", "output"]
+    "name",
+    ["similarities", "scaled", "masked", "maximum", "exponentials", "sums", "weights", "output"],
 )
 @pytest.mark.parametrize("by", [1e-3, -1e-3, float("nan"), INF])
 def test_a_recorded_value_that_was_changed_is_named(name: str, by: float) -> None:
@@ -68,7 +69,7 @@ def test_a_given_value_that_was_changed_shows_in_what_follows() -> None:
 def test_an_observed_value_that_was_changed_is_named(by: float) -> None:
     c = attention()
     observed = {"output": c.observed["output"] + by}
-    with pytest.raises(VerificationError, match="^output: the fused value is"):
+    with pytest.raises(VerificationError, match=r"^output: the fused value is"):
         dataclasses.replace(c, observed=observed).verify()
 
 
@@ -81,7 +82,7 @@ def test_an_observed_value_of_another_shape_is_no_match() -> None:
 def test_the_tolerance_may_be_said_and_is_held() -> None:
     c = tampered(attention(torch.float64), "output", 1e-4)
     c.verify(tolerance=2e-4)
-    with pytest.raises(VerificationError, match="1.00e-04 away .* 5.00e-05 is allowed"):
+    with pytest.raises(VerificationError, match=r"1\.00e-04 away .* 5\.00e-05 is allowed"):
         c.verify(tolerance=5e-5)
     with pytest.raises(VerificationError):
         attention().verify(tolerance=0.0)
@@ -92,7 +93,7 @@ def test_a_large_number_elsewhere_does_not_excuse_a_small_one() -> None:
     w.given("large", torch.full((1, 1), 1e6), symbol="L")
     x = w.given("x", torch.ones(1, 1), symbol="X")
     w.step(Operation.TANH, "t", x, symbol="T")
-    with pytest.raises(VerificationError, match="^t: "):
+    with pytest.raises(VerificationError, match=r"^t: "):
         tampered(w.finish(), "t", 1e-3).verify()
 
 

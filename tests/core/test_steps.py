@@ -22,7 +22,9 @@ def test_the_steps_equal_the_reference(drawn: dict[str, object]) -> None:
     case = problem(**drawn)
     added = np.broadcast_to(case.added, (*case.q.shape[:-1], case.k.shape[-2]))[0, 0]
     w = Working("steps")
-    names = [w.given(n, t[0, 0], symbol=n) for n, t in zip("qkv", (case.q, case.k, case.v), strict=True)]
+    names = [
+        w.given(n, t[0, 0], symbol=n) for n, t in zip("qkv", (case.q, case.k, case.v), strict=True)
+    ]
     attend(w, *names, w.given("mask", torch.tensor(added), symbol="M"), softcap=2.0, scale=0.7)
     c = w.finish()
     one = [array(t[:1, :1]) for t in (case.q, case.k, case.v)]
@@ -42,8 +44,8 @@ def test_the_steps_bear_the_fields_names_in_their_order() -> None:
     capped = Working("capped")
     q, k, v = (capped.given(n, torch.randn(3, 2), symbol=n) for n in "qkv")
     attend(capped, q, k, v, scale=2.0, softcap=3.0, section="head 1/")
-    assert [s.name for s in capped.finish()["head 1"]][3:8] == [
-        "scale", "scaled", "cap", "share of cap", "bent",
+    assert [s.name for s in capped.finish()["head 1"]][3:9] == [
+        "similarities", "scale", "scaled", "cap", "share of cap", "bent",
     ]  # fmt: skip
 
 
@@ -53,7 +55,7 @@ def test_softmax_of_the_judges_marks_is_the_articles() -> None:
     powers = np.exp([[2.0, 1.0, -1.0]])
     agree(powers, [[7.389, 2.718, 0.368]], 5e-4)
     agree(w.finish()["weights"], powers / powers.sum(), 1e-7)
-    agree(w.finish()["weights"], [[0.705, 0.260, 0.035]], 5e-4)
+    agree(w.finish()["weights"], [[0.705, 0.260, 0.035]], 6e-4)  # 25.95 %, rounded twice there
 
 
 def test_a_row_of_minus_infinity_has_shares_of_zero() -> None:
@@ -82,7 +84,13 @@ def test_a_layer_of_heads_with_biases_and_a_projection() -> None:
         parts.append(torch.softmax(q @ k.mT / 2**0.5, -1) @ v)
     wanted = torch.cat(parts, -1) @ recipe.output.weight.mT + recipe.output.bias
     agree(c.result, array(wanted), 1e-12)
-    assert [s.name for s in c["projection"]][2:] == ["concatenated", "WO", "output before bias", "bO", "output"]
+    assert [s.name for s in c["projection"]][2:] == [
+        "concatenated",
+        "WO",
+        "output before bias",
+        "bO",
+        "output",
+    ]
     c.verify(tolerance=1e-12)
 
 
@@ -113,7 +121,8 @@ class LlamaLayer:
         functional = torch.nn.functional
         h = functional.rms_norm(self.x, (self.width,), self.g1, self.eps)
         q, k, v = (
-            (h @ w.mT).unflatten(-1, (-1, self.d)).transpose(0, 1) for w in (self.WQ, self.WK, self.WV)
+            (h @ w.mT).unflatten(-1, (-1, self.d)).transpose(0, 1)
+            for w in (self.WQ, self.WK, self.WV)
         )
         q, k = self._turned(q), self._turned(k)
         out = functional.scaled_dot_product_attention(

@@ -50,7 +50,7 @@ def test_the_numbers_on_the_way(c: torch.Tensor) -> None:
     assert record["queries"][0, 0] == pytest.approx(first, abs=2 * DIGITS)
     agree(record["weights"][0], [0.357, 0.401, 0.242], 5e-4)
     assert record["weights"][2, 2] == pytest.approx(0.896, abs=5e-4)
-    agree(record["values"][:, 0], [0.6037, -0.3503, 3.8694], 2 * DIGITS)
+    agree(record.by_hand(4).calculation["values"][:, 0], [0.6037, -0.3503, 3.8694], 1e-12)
     score = 0.357 * 0.6037 + 0.401 * -0.3503 + 0.242 * 3.8694
     assert record["output"][0, 0] == pytest.approx(1.0100, abs=DIGITS)
     assert score == pytest.approx(1.0100, abs=2e-3)
@@ -61,8 +61,8 @@ def test_the_numbers_on_the_way(c: torch.Tensor) -> None:
 
 def test_the_article_by_hand_lands_on_the_same_numbers(c: torch.Tensor) -> None:
     hand = SelfAttention(n_embed=2, row=0, col=1).explain(c).by_hand(places=4)
-    agree(hand.calculation.result, SELF, 3e-4)
-    assert hand.drift < 3e-4
+    agree(hand.calculation.result, SELF, 5e-4)
+    assert hand.drift < 5e-4
 
 
 def test_masked_self_attention(c: torch.Tensor) -> None:

@@ -155,7 +155,9 @@ def test_titles_and_sentences_are_strings_too(tmp_path):
         c.value for page in book for row in page.iter_rows() for c in row if c.data_type == "f"
     ]
     assert not any(text in f for text in ("cmd", "=x", "1+1=") for f in formulas)
-    assert {re.match(r"=(\w+|')", f)[1] for f in formulas} == {"D"}
+    assert {re.match(r"=(\w+|')", f)[1] for f in formulas} == {
+        "'", "C6", "C7", "D6", "D7", "SUMPRODUCT", "COUNTIF", "IF",
+    }  # fmt: skip
 
 
 def test_a_lone_surrogate_or_an_endless_token_does_not_stop_it(tmp_path):
@@ -219,7 +221,8 @@ def test_the_tolerance_follows_the_precision_and_the_numbers():
     largest = max(np.abs(s.value[np.isfinite(s.value)]).max() for s in c)
     allowed = 16 * np.finfo(np.float32).eps * (1 + largest)
     assert allowed <= checks.tolerance(c, frozenset(), 4) < 2 * allowed
-    assert checks.tolerance(c, frozenset({"weights"}), 4) >= 1e-4
+    assert checks.tolerance(c, frozenset({"output"}), 2) == 1e-2  # nothing follows that drifts
+    assert checks.tolerance(c, frozenset({"queries"}), 2) > 1e-2
 
 
 def test_cells_to_fill_in_are_empty_and_what_follows_waits(tmp_path):

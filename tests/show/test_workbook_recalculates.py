@@ -229,6 +229,22 @@ def test_a_worksheet_to_fill_in_turns_green_when_it_is_right(tmp_path):
     assert red["head 2/similarities"] == [1]
 
 
+def test_a_check_knows_minus_infinity_from_a_number_and_in_every_spelling(tmp_path):
+    libreoffice.soffice()
+    c = attentions()["masked"]
+    at = places(lay_out(c))
+    edits = {"spelling": ("mask", -1e23), "number": ("masked", 0.0)}
+    paths = [tmp_path / f"{name}.xlsx" for name in edits]
+    for path, (name, value) in zip(paths, edits.values(), strict=True):
+        c.to_excel(path)
+        book = load_workbook(path)
+        book["calculation"].cell(at[name].top + 1, LEFT + 3).value = value
+        book.save(path)
+    spelled, number = libreoffice.recalculated(*paths)
+    libreoffice.assert_agrees(spelled, c)
+    assert libreoffice.row_checks(number, c)["masked"][0] >= 1
+
+
 def test_a_check_cannot_pass_a_cell_that_is_an_error(tmp_path):
     libreoffice.soffice()
     c = attentions()["self"]

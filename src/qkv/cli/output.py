@@ -52,7 +52,7 @@ def show(report: Report, workbook: Path | None, as_json: bool) -> None:
         console.print(_heads(report.heads, window))
     else:
         console.print(rendered(report.calculation, window))
-    console.print(_proof(report, window))
+    console.print(proof(report, window))
     if workbook is not None:
         console.print(Text(f"\nworkbook: {workbook}"))
 
@@ -81,7 +81,8 @@ def _links(links: tuple[Any, ...]) -> str:
     return ", ".join(f"{link.source} → {link.target} {link.weight:.2f}" for link in links)
 
 
-def _proof(report: Report, window: Window) -> Any:
+def proof(report: Report, window: Window) -> Group:
+    """Return the result from four sources side by side, and how far they are apart."""
     c, last = report.calculation, report.calculation.steps[-1]
     recomputed = report.verified.recomputed[last.name]
     sources = {"steps": last.value, "fused": c.observed.get(last.name), "NumPy": recomputed}
@@ -108,7 +109,7 @@ def _proof(report: Report, window: Window) -> Any:
 
 
 def _plain(report: Report, workbook: Path | None) -> dict[str, Any]:
-    c, proof = report.calculation, report.verified
+    c, verified = report.calculation, report.verified
     last = c.steps[-1].name
     heads = None if report.heads is None else report.heads.plain()
     return {
@@ -116,10 +117,10 @@ def _plain(report: Report, workbook: Path | None) -> dict[str, Any]:
         "heads": heads,
         "steps": [_plain_step(step, c) for step in c],
         "proof": {
-            "worst": proof.worst,
-            "difference": proof.difference,
-            "tolerance": proof.tolerance,
-            "fused": proof.fused,
+            "worst": verified.worst,
+            "difference": verified.difference,
+            "tolerance": verified.tolerance,
+            "fused": verified.fused,
             "fused_against_steps": _apart(c, last),
             "by_hand": {"places": report.places, "drift": report.by_hand.drift},
         },

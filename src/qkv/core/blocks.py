@@ -17,8 +17,8 @@ from qkv.core.mask_parts import Tile, as_bias
 ROWS = 512
 """Rows of a block under the fused kernel, and the step in which closed columns are skipped."""
 
-PAIRS = 1 << 18
-"""Pairs of query and key in an explicit block: 512 kB in bfloat16, the size of a core's cache."""
+PAIRS = 1 << 19
+"""Pairs of query and key in an explicit block: 1 MB in bfloat16, the size of a core's cache."""
 
 
 def attention(
@@ -36,22 +36,28 @@ def attention(
     if torch.is_grad_enabled() and (trained or _wants_gradient(q, k, v)):
         return _rows_recomputed(q, k, v, mask, batch, scale, softcap, dropout)
     groups = q.shape[1] // k.shape[1]
+    q, k, v = (tensor.contiguous() for tensor in (q, k, v))  # a block's rows lie side by side
     q = q.unflatten(1, (k.shape[1], groups))
-    out = q.new_empty(q.shape[0], q.shape[3], k.shape[1], groups, v.shape[-1])
-    out = out.permute(0, 2, 3, 1, 4)  # tokens before heads in memory: what comes next joins heads
-    height = max(64, PAIRS // max(1, k.shape[-2]))
-    width = max(1, PAIRS // (groups * min(height, max(1, q.shape[3])) * max(1, k.shape[-2])))
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    keys = max(1, k.shape[-2])
+    height = max(64, PAIRS // keys)
+    width = max(1, PAIRS // (groups * min(height, max(1, q.shape[3])) * keys))
     for rows in runs(q.shape[3], height):
         columns, tile = reach(mask, rows, q.flatten(1, 2), k, batch)
         tile = _per_group(tile, q)
         r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
-        for example in range(q.shape[0]):
-            for heads in (slice(run.start, run.stop) for run in runs(k.shape[1], width)):
-                at = (example, heads)
-                part = tile if isinstance(tile, bool) else tile[at]
-                k_, v_ = k[at][:, None, c], v[at][:, None, c]
-                out[at][:, :, r] = _block(q[at][:, :, r], k_, v_, part, scale, softcap, dropout)
+        for at in _parts(q.shape[0], k.shape[1], width):
+            part = tile if isinstance(tile, bool) else tile[at]
+            k_, v_ = k[at][:, :, None, c], v[at][:, :, None, c]
+            out[at][:, :, :, r] = _block(q[at][:, :, :, r], k_, v_, part, scale, softcap, dropout)
     return out.flatten(1, 2)
+
+
+def _parts(examples: int, heads: int, width: int) -> Iterator[tuple[slice, slice]]:
+    """Cut into runs of whole examples where several fit, of heads of one example where not."""
+    for e in runs(examples, max(1, width // max(1, heads))):
+        for h in runs(heads, width):
+            yield slice(e.start, e.stop), slice(h.start, h.stop)
 
 
 def _rows_recomputed(

@@ -61,7 +61,8 @@ class _AttentionLayer(nn.Module):
     ) -> None:
         super().__init__()
         if (row, col) not in ((-2, -1), (0, 1)):
-            hint = f"; did you mean num_heads={row}?" if row > 1 else ""
+            many = row > 1 and isinstance(self, MultiHeadAttention)
+            hint = f"; did you mean num_heads={row}?" if many else ""
             raise ArgumentError(
                 f"row is {row} and col is {col}; wanted -2 and -1 (or 0 and 1, for inputs "
                 f"without a batch){hint}"
@@ -363,6 +364,11 @@ class MultiHeadAttention(_AttentionLayer):
             self, enc_q, enc_k, enc_v, as_mask(mask), head=head, tokens=tokens,
             key_tokens=key_tokens, batch=batch,
         )  # fmt: skip
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "heads":
+            raise ArgumentError("heads are views; copy into WQ.weight, … under torch.no_grad()")
+        super().__setattr__(name, value)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         pack(state_dict, prefix, self)

@@ -63,7 +63,8 @@ def make(calculation: Calculation, blank: str | None, places: int) -> Checks:
             for step in calculation
             if not step.is_input
         }
-    return Checks(values, distances, names, tolerance(calculation, names, places))
+        allowed = tolerance(calculation, names, places)
+    return Checks(values, distances, names, allowed)
 
 
 def blanks(calculation: Calculation, blank: str | None) -> frozenset[str]:

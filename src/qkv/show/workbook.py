@@ -51,8 +51,9 @@ OPTIONS = {
 
 
 SCALE = {
-    "type": "2_color_scale",
+    "type": "3_color_scale",  # a fair share of many tokens is small, and still to be seen
     "min_type": "num", "min_value": 0, "min_color": styles.PAPER,
+    "mid_type": "num", "mid_value": 0.25, "mid_color": styles.SHARE_LIGHT,
     "max_type": "num", "max_value": 1, "max_color": styles.SHARE,
 }  # fmt: skip
 
@@ -142,7 +143,7 @@ class Pen:
 
     def sheet(self, page: Worksheet, sheet: Sheet) -> None:
         """Write the steps of a section: inputs as numbers, everything else as formulas."""
-        self._page(page, sheet, sheet.title, "#F2A541" if _given_only(sheet) else styles.TITLE)
+        self._page(page, sheet, sheet.title, styles.SHARE if _given_only(sheet) else styles.TITLE)
         page.write_string(1, 0, "rows that differ", self.style.note)
         differing = self.checked.differing([step for step, _ in sheet.blocks])
         page.write_formula(1, CHECK, about.differing(sheet), self.style.count, differing)
