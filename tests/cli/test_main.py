@@ -51,7 +51,9 @@ def test_the_public_names_are_sorted_and_all_of_them_can_be_had():
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error_that_lists_what_is():
-    with pytest.raises(AttributeError, match=r"no attribute .SelfAtention.; it has .*SelfAttention"):
+    with pytest.raises(
+        AttributeError, match=r"no attribute .SelfAtention.; it has .*SelfAttention"
+    ):
         package.SelfAtention  # noqa: B018
 
 

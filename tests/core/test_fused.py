@@ -72,7 +72,7 @@ def test_fused_equals_the_explicit_steps(drawn: dict[str, Any]) -> None:
         q = w.given("q", case.q[b, h], symbol="Q")
         k = w.given("k", case.k[b, served], symbol="K")
         v = w.given("v", case.v[b, served], symbol="V")
-        mask = w.given("mask", torch.tensor(added[b, h]).to(case.q), symbol="M")
+        mask = w.given("mask", torch.tensor(added[b, h]).to(case.q), symbol="M", blocks=True)
         attend(w, q, k, v, mask)
         c = w.finish({"output": out[b, h]})
         agree(out[b, h], c["output"], case.tolerance)

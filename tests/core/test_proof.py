@@ -26,7 +26,7 @@ def attention(dtype: torch.dtype = torch.float32, *, queries: int = 4) -> Calcul
     )
     blocked = torch.zeros(queries, 5).masked_fill(torch.rand(queries, 5) < 0.4, -INF)
     blocked[-1] = -INF
-    mask = w.given("mask", blocked.to(dtype), symbol="M")
+    mask = w.given("mask", blocked.to(dtype), symbol="M", blocks=True)
     out = attend(w, q, k, v, mask)
     return w.finish({out: w.tensor(out)})
 

@@ -25,7 +25,13 @@ def test_the_steps_equal_the_reference(drawn: dict[str, object]) -> None:
     names = [
         w.given(n, t[0, 0], symbol=n) for n, t in zip("qkv", (case.q, case.k, case.v), strict=True)
     ]
-    attend(w, *names, w.given("mask", torch.tensor(added), symbol="M"), softcap=2.0, scale=0.7)
+    attend(
+        w,
+        *names,
+        w.given("mask", torch.tensor(added), symbol="M", blocks=True),
+        softcap=2.0,
+        scale=0.7,
+    )
     c = w.finish()
     one = [array(t[:1, :1]) for t in (case.q, case.k, case.v)]
     agree(c["weights"], reference.weights(*one[:2], added, 0.7, 2.0)[0, 0], 1e-12)
@@ -36,7 +42,7 @@ def test_the_steps_equal_the_reference(drawn: dict[str, object]) -> None:
 def test_the_steps_bear_the_fields_names_in_their_order() -> None:
     w = Working("names")
     q, k, v = (w.given(n, torch.randn(3, 2), symbol=n) for n in "qkv")
-    attend(w, q, k, v, w.given("mask", torch.zeros(3, 3), symbol="M"))
+    attend(w, q, k, v, w.given("mask", torch.zeros(3, 3), symbol="M", blocks=True))
     assert [s.name for s in w.finish()][4:] == [
         "similarities", "√d_k", "scaled", "masked", "maximum", "exponentials", "sums", "weights",
         "output",
@@ -60,7 +66,7 @@ def test_softmax_of_the_judges_marks_is_the_articles() -> None:
 
 def test_a_row_of_minus_infinity_has_shares_of_zero() -> None:
     w = Working("nothing")
-    softmax(w, w.given("x", torch.tensor([[-INF, -INF], [-INF, 3.0]]), symbol="X"))
+    softmax(w, w.given("x", torch.tensor([[-INF, -INF], [-INF, 3.0]]), symbol="X", blocks=True))
     agree(w.finish()["weights"], [[0, 0], [0, 1]], 0)
     w.finish().verify()
 
@@ -146,7 +152,7 @@ class LlamaLayer:
         w = Working("Llama layer")
         x = w.given("x", self.x, symbol="X")
         for name in ("cos", "sin", "mask"):
-            w.given(name, getattr(self, name), symbol=name)
+            w.given(name, getattr(self, name), symbol=name, blocks=name == "mask")
         h = self._norm(w, x, "norm 1/", self.g1)
         outputs = []
         keys = {g: self._turn(w, self._part(w, h, "WK", self.WK, g), f"kv {g}/") for g in (0, 1)}

@@ -84,9 +84,10 @@ def test_a_constant_is_exact_and_taken_in_the_precision_of_what_it_meets() -> No
     assert c.eps == torch.finfo(torch.bfloat16).eps
 
 
-def test_values_are_frozen_copies_in_float64() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_are_frozen_copies_in_float64(dtype: torch.dtype) -> None:
     w = Working("frozen")
-    tensor = torch.ones(2, 2)
+    tensor = torch.ones(2, 2, dtype=dtype)
     w.given("x", tensor, symbol="X")
     c = w.finish({"x": tensor})
     tensor.fill_(7.0)
@@ -114,8 +115,12 @@ def test_not_a_number_and_infinity_are_refused_with_their_place(bad: float) -> N
 
 def test_minus_infinity_blocks_and_is_allowed() -> None:
     w = Working("mask")
-    w.given("mask", torch.tensor([[0.0, -torch.inf]]), symbol="M")
+    w.given("mask", torch.tensor([[0.0, -torch.inf]]), symbol="M", blocks=True)
     assert w.finish()["mask"][0, 1] == -np.inf
+    with pytest.raises(ArgumentError, match="x holds -inf in row 0, column 1; wanted finite"):
+        w.given("x", torch.tensor([[0.0, -torch.inf]]), symbol="X")
+    with pytest.raises(ArgumentError, match="m holds nan in row 0, column 0; wanted finite"):
+        w.given("m", torch.tensor([[torch.nan]]), symbol="M", blocks=True)
 
 
 @pytest.mark.usefixtures("as_shipped")

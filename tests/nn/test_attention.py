@@ -46,7 +46,7 @@ def called(layer: nn.Module, x: Tensor) -> Tensor:
 
 def by_numpy(layer: MultiHeadAttention, x: Tensor, y: Tensor, added: object = 0.0) -> np.ndarray:
     """The layer in float64, from its named parameters alone."""
-    parameters = {name: array(p) for name, p in layer.named_parameters()}
+    parameters = {name: array(p) for name, p in layer.state_dict().items()}
 
     def projected(name: str, z: np.ndarray, heads: int) -> np.ndarray:
         flat = z @ parameters[f"{name}.weight"].T + parameters.get(f"{name}.bias", 0.0)
@@ -63,16 +63,24 @@ def by_numpy(layer: MultiHeadAttention, x: Tensor, y: Tensor, added: object = 0.
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("masked", [False, True], ids=["open", "masked by head"])
+@pytest.mark.parametrize(("batch", "queries", "keys"), [(2, 5, 7), (4, 4, 4)])
 def test_every_option_equals_the_reference(
-    options: dict[str, object], masked: bool, device: torch.device
+    options: dict[str, object],
+    batch: int,
+    queries: int,
+    keys: int,
+    masked: bool,
+    device: torch.device,
 ) -> None:
     layer = MultiHeadAttention(**options, dtype=torch.float64, device=device)
-    x, y = (torch.randn(2, n, layer.n_embed, device=device).double() for n in (5, 7))
+    width = layer.n_embed
+    x, y = (torch.randn(batch, n, width, device=device).double() for n in (queries, keys))
     if not masked:
         agree(layer(x, y, y), by_numpy(layer, x, y), 1e-12)
+        agree(layer(x, x, x), by_numpy(layer, x, x), 1e-12)
         return
     heads = layer.num_heads
-    may_look = (torch.rand(2, heads, 5, 7) < 0.6).to(device)
+    may_look = (torch.rand(batch, heads, queries, keys) < 0.6).to(device)
     out = layer(x, y, y, mask=Mask.allow(may_look))
     agree(out, by_numpy(layer, x, y, reference.blocked(may_look.cpu())), 1e-12)
     out.square().sum().backward()
@@ -220,7 +228,12 @@ def test_the_three_ways_back_down_to_n_embed() -> None:
 )  # fmt: skip
 def test_a_bias_is_where_it_was_asked_for(bias: object, names: set[str]) -> None:
     layer = MultiHeadAttention(4, num_heads=2, n_out=4, bias=bias)
-    assert {n for n, m in layer.named_children() if m.bias is not None} == names
+    found = {name for name in ("WQ", "WK", "WV", "WO") if getattr(layer, name).bias is not None}
+    assert found == names
+    assert {n.removesuffix(".bias") for n in layer.state_dict() if n.endswith(".bias")} == names
+    assert sum(p.numel() for p in layer.parameters()) == 4 * (8 + 8 + 8 + 8) + 8 * len(
+        names - {"WO"}
+    ) + 4 * ("WO" in names)
 
 
 def test_the_scale_stands_in_for_the_root() -> None:
@@ -232,9 +245,9 @@ def test_the_scale_stands_in_for_the_root() -> None:
     assert torch.equal(a(x), b(x))
     assert repr(b) == (
         "SelfAttention(\n  n_embed=4, num_heads=1, d_k=4, d_v=4\n"
-        "  (WQ): PackedLinear(in_features=4, out_features=4, bias=False)\n"
-        "  (WK): PackedLinear(in_features=4, out_features=4, bias=False)\n"
-        "  (WV): PackedLinear(in_features=4, out_features=4, bias=False)\n)"
+        "  (WQ): Linear(in_features=4, out_features=4, bias=False)\n"
+        "  (WK): Linear(in_features=4, out_features=4, bias=False)\n"
+        "  (WV): Linear(in_features=4, out_features=4, bias=False)\n)"
     )
 
 
@@ -259,13 +272,13 @@ def test_functional_call_uses_the_parameters_that_it_is_given() -> None:
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_an_optimizers_step_changes_every_packed_weight(kind: type) -> None:
     layer = MultiHeadAttention(4, num_heads=4, kv_heads=2, n_out=4, bias=True)
-    before = {name: p.detach().clone() for name, p in layer.named_parameters()}
+    before = {name: p.clone() for name, p in layer.state_dict().items()}
     assert set(before) == {f"W{letter}.{part}" for letter in "QKVO" for part in ("weight", "bias")}
     optimizer = kind(layer.parameters(), lr=0.1)
     x = torch.randn(2, 5, 4)
     layer(x, x, x).square().sum().backward()
     optimizer.step()
-    for name, p in layer.named_parameters():
+    for name, p in layer.state_dict().items():
         if name != "WK.bias":  # adds the same to every similarity of a row: softmax ignores it
             assert (p != before[name]).any(), name
 
@@ -294,7 +307,7 @@ def test_autocast_computes_in_bfloat16() -> None:
     assert out.dtype == capped.dtype == torch.bfloat16
     agree(out, by_numpy(layer, x, x, reference.causal(5, 5)), 3e-2)
     out.float().sum().backward()
-    assert layer.WQ.weight.grad.dtype == torch.float32
+    assert layer.WQKV.grad.dtype == torch.float32
 
 
 BAD = [

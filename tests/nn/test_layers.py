@@ -104,9 +104,7 @@ def test_every_gradient_equals_pytorchs(sizes: tuple[int, ...]) -> None:
     close(ours_x, theirs_x)
     (layer(x) * outer).sum().backward()
     (theirs(x) * outer).sum().backward()
-    packed = [layer.attention.WQ, layer.attention.WK, layer.attention.WV]
-    ours = torch.cat([linear.weight.grad for linear in packed])
-    close(ours, theirs.self_attn.in_proj_weight.grad)
+    close(layer.attention.WQKV.grad, theirs.self_attn.in_proj_weight.grad)
     close(layer.feed_forward.W1.weight.grad, theirs.linear1.weight.grad)
     close(layer.feed_forward.W2.bias.grad, theirs.linear2.bias.grad)
     close(layer.attention_norm.weight.grad, theirs.norm1.weight.grad)

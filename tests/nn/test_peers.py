@@ -68,8 +68,8 @@ def test_pytorchs_gradients_and_cross_attention() -> None:
     agree(out, array(wanted), 1e-6)
     out.square().sum().backward()
     wanted.square().sum().backward()
-    packed = torch.cat([getattr(layer, name).weight.grad for name in ("WQ", "WK", "WV")])
-    agree(packed, array(peer.in_proj_weight.grad), 1e-4)
+    agree(layer.WQKV.grad, array(peer.in_proj_weight.grad), 1e-4)
+    agree(layer.bQKV.grad, array(peer.in_proj_bias.grad), 1e-4)
     agree(layer.WO.weight.grad, array(peer.out_proj.weight.grad), 1e-4)
 
 

@@ -87,7 +87,9 @@ def llama(tokens: int = 5, width: int = 8, d: int = 4, hidden: int = 6) -> Calcu
     angle = torch.arange(tokens).double()[:, None] * torch.tensor([1.0, 0.1, 1.0, 0.1])
     cos = w.given("inputs/cos", angle.cos(), symbol="cos")
     sin = w.given("inputs/sin", angle.sin(), symbol="sin")
-    mask = w.given("inputs/mask", Mask.causal().matrix(tokens, tokens).double(), symbol="M")
+    mask = w.given(
+        "inputs/mask", Mask.causal().matrix(tokens, tokens).double(), symbol="M", blocks=True
+    )
     normed = rms_norm(w, x, "norm 1", 1 + draw(width))
     q = linear(w, normed, "attention/queries", draw(2 * d, width))
     k = rotary(w, linear(w, normed, "attention/keys", draw(d, width)), "attention/K", cos, sin)

@@ -50,7 +50,7 @@ def attention(
     _check(q, k, v, softcap, dropout)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     batch = q.shape[:-3]
-    q4, k4, v4 = (_four_axes(tensor) for tensor in (q, k, v))
+    q4, k4, v4 = (q, k, v) if q.dim() == 4 else map(_four_axes, (q, k, v))
     if mask is not None:
         _check_mask(mask, q, k)
         k4, v4 = _without_hidden(k4, v4, mask, q.shape)
@@ -58,7 +58,7 @@ def attention(
         out = blocks.attention(q4, k4, v4, mask, batch, scale, softcap, dropout)
     else:
         out = _fused(q4, k4, v4, mask, batch, scale, dropout)
-    return out.reshape(*q.shape[:-1], v.shape[-1])
+    return out if q.dim() == 4 else out.reshape(*q.shape[:-1], v.shape[-1])
 
 
 def _fused(

@@ -40,17 +40,19 @@ class Working:
         says: str = "",
         rows: Labels = None,
         columns: Labels = None,
+        blocks: bool = False,
     ) -> str:
-        """Write down an input.
+        """Write down an input; where it `blocks` (a mask) it may hold −∞.
 
         Raises:
-            ArgumentError: it holds NaN or +∞ (−∞ blocks, and is allowed).
+            ArgumentError: it holds a number that is not finite; says where.
             ShapeError: it is not a matrix, or labels and axes differ in length.
         """
         value = value.detach()
         if value.dim() != 2:
             raise ShapeError(f"{name} has {value.dim()} axes; a step is a matrix with 2")
-        bad = (value.isnan() | (value == float("inf"))).nonzero()
+        allowed = value.isfinite() | (value.isneginf() & blocks)
+        bad = (~allowed).nonzero()
         if len(bad):
             row, column = bad[0].tolist()
             raise ArgumentError(

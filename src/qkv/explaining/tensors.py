@@ -54,7 +54,9 @@ def explain_tensors(
         blocked = None
         if matrices is not None:
             m = _matrix_of(matrices, index, head).to(queries)
-            blocked = w.given(f"{section}mask", m, symbol="M", rows=tokens, columns=key_tokens)
+            blocked = w.given(
+                f"{section}mask", m, symbol="M", blocks=True, rows=tokens, columns=key_tokens
+            )
         output = steps.attend(
             w, f"{section}queries", f"{section}keys", f"{section}values", blocked,
             scale=scale, softcap=softcap, section=section,

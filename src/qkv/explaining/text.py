@@ -10,7 +10,8 @@ from qkv.core.operations import Operation
 from qkv.core.positions import sinusoidal
 from qkv.core.working import Working
 from qkv.errors import ArgumentError
-from qkv.nn.attention import MultiHeadAttention, SelfAttention, as_mask
+from qkv.nn.attending import as_mask
+from qkv.nn.attention import MultiHeadAttention, SelfAttention
 from qkv.nn.explain import write
 
 N_EMBED = 2

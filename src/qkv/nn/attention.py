@@ -1,152 +1,47 @@
 """The four modules: self-attention, masked self-attention, attention, multi-head attention."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.core.calculation import Calculation
-from qkv.core.fused import attention
-from qkv.core.mask import Mask, wanted
 from qkv.core.steps import Head, Projection, Recipe
-from qkv.errors import ArgumentError, ShapeError
+from qkv.errors import ArgumentError
+from qkv.nn.attending import AttentionLayer, MaskLike, Options, as_mask, positive
 from qkv.nn.explain import explain
-from qkv.nn.heads import PROJECTIONS, Heads, PackedLinear, draw, pack
-
-Bias = bool | Collection[str]
-MaskLike = bool | Mask | None
+from qkv.nn.packed import Heads, PackedProjections
 
 
-class Options(TypedDict, total=False):
-    """Keyword arguments that all four modules take; `SelfAttention` says what they mean."""
+class _OneHead(AttentionLayer):
+    """One head: three `nn.Linear`s, drawn in the order WQ, WK, WV."""
 
-    d_k: int | None
-    d_v: int | None
-    bias: Bias
-    scale: float | None
-    softcap: float | None
-    dropout: float
-    device: torch.device | str | None
-    dtype: torch.dtype | None
+    def _build(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        n = self.n_embed
+        self.WQ = nn.Linear(n, self.d_k, "WQ" in self.biased, device, dtype)
+        self.WK = nn.Linear(n, self.d_k, "WK" in self.biased, device, dtype)
+        self.WV = nn.Linear(n, self.d_v, "WV" in self.biased, device, dtype)
 
+    def project(
+        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor
+    ) -> tuple[
+        Float[Tensor, "*batch 1 queries d_k"],
+        Float[Tensor, "*batch 1 keys d_k"],
+        Float[Tensor, "*batch 1 keys d_v"],
+    ]:
+        """Return X WQᵀ, X WKᵀ and X WVᵀ."""
+        q, k, v = self.WQ(enc_q), self.WK(enc_k), self.WV(enc_v)
+        return q.unsqueeze(-3), k.unsqueeze(-3), v.unsqueeze(-3)
 
-_CAUSAL = Mask.causal()
-
-
-class _AttentionLayer(nn.Module):
-    """What the four share: projections, the fused call between them, and `explain`."""
-
-    WQ: nn.Linear
-    WK: nn.Linear
-    WV: nn.Linear
-
-    def __init__(
-        self,
-        n_embed: int,
-        row: int,
-        col: int,
-        num_heads: int = 1,
-        kv_heads: int = 1,
-        *,
-        d_k: int | None = None,
-        d_v: int | None = None,
-        bias: Bias = False,
-        scale: float | None = None,
-        softcap: float | None = None,
-        dropout: float = 0.0,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__()
-        if (row, col) not in ((-2, -1), (0, 1)):
-            many = row > 1 and isinstance(self, MultiHeadAttention)
-            hint = f"; did you mean num_heads={row}?" if many else ""
-            raise ArgumentError(
-                f"row is {row} and col is {col}; wanted -2 and -1 (or 0 and 1, for inputs "
-                f"without a batch){hint}"
-            )
-        self.n_embed, self.row, self.col = _positive("n_embed", n_embed), row, col
-        self.num_heads = _positive("num_heads", num_heads)
-        self.kv_heads = _positive("kv_heads", kv_heads)
-        if num_heads % kv_heads:
-            raise ArgumentError(f"num_heads={num_heads} cannot share kv_heads={kv_heads} evenly")
-        self.d_k = _positive("d_k", n_embed if d_k is None else d_k)
-        self.d_v = _positive("d_v", n_embed if d_v is None else d_v)
-        self.scale, self.softcap, self.dropout = scale, softcap, dropout
-        if not 0 <= dropout < 1:
-            raise ArgumentError(f"dropout is {dropout}; wanted 0 to below 1")
-        biased = _biased(bias)
-        for name, size in zip(PROJECTIONS, (self.d_k, self.d_k, self.d_v), strict=True):
-            heads = num_heads if name == "WQ" else kv_heads
-            setattr(self, name, PackedLinear(n_embed, heads * size, name in biased, device, dtype))
-        self._draw()
-
-    def _draw(self) -> None:
-        """Draw WQ, WK, WV of one head after the other; shared keys and values once."""
-        for head in range(self.num_heads):
-            fresh = head % (self.num_heads // self.kv_heads) == 0
-            for name in PROJECTIONS if fresh else ("WQ",):
-                draw(getattr(self, name), self.rows(name, head))
-
-    def rows(self, name: str, head: int) -> slice:
-        """Rows of the packed projection `name` that belong to a head, counted from 0."""
-        if name != "WQ":
-            head //= self.num_heads // self.kv_heads
-        size = self.d_v if name == "WV" else self.d_k
-        return slice(head * size, (head + 1) * size)
-
-    def context(
-        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor, mask: MaskLike
-    ) -> Float[Tensor, "*batch heads queries d_v"]:
-        """softmax(Q Kᵀ / √d_k + M) V of every head, by one fused call."""
-        for name, x in (("enc_q", enc_q), ("enc_k", enc_k), ("enc_v", enc_v)):
-            self.check(name, x)
-        q = self.WQ(enc_q).unflatten(-1, (self.num_heads, self.d_k)).transpose(-3, -2)
-        k = self.WK(enc_k).unflatten(-1, (self.kv_heads, self.d_k)).transpose(-3, -2)
-        v = self.WV(enc_v).unflatten(-1, (self.kv_heads, self.d_v)).transpose(-3, -2)
-        return attention(
-            q, k, v, as_mask(mask), scale=self.scale, softcap=self.softcap,
-            dropout=self.dropout if self.training else 0.0,
-        )  # fmt: skip
-
-    def join(
-        self, per_head: Float[Tensor, "*batch heads queries d_v"]
-    ) -> Float[Tensor, "*batch queries n_out"]:
-        """concat(head 1, …, head h)."""
-        return per_head.transpose(-3, -2).flatten(-2)
-
-    def check(self, name: str, x: Tensor) -> None:
-        """Raise ShapeError where encodings do not fit the layer."""
-        if x.dim() < 2 or x.shape[-1] != self.n_embed:
-            raise ShapeError(
-                f"{name} is {tuple(x.shape)}; wanted (…, tokens, n_embed={self.n_embed})"
-            )
-        if self.row == 0 and x.dim() != 2:
-            raise ShapeError(
-                f"{name} has {x.dim()} axes, but row=0, col=1 name the tokens and the values of "
-                f"two; for a batch leave row and col at -2 and -1"
-            )
-
-    def _head(self, index: int) -> Head:
-        parts = []
-        for name in PROJECTIONS:
-            linear, rows = getattr(self, name), self.rows(name, index)
-            bias = None if linear.bias is None else linear.bias[rows]
-            parts.append(Projection(linear.weight[rows], bias))
-        return Head(index + 1, *parts)
-
-    def recipe(self, head: int | None = None) -> Recipe:
-        """Return what the layer (or one of its heads) does, as `core.steps` takes it."""
-        return Recipe((self._head(0),), scale=self.scale, softcap=self.softcap)
-
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"n_embed={self.n_embed}, num_heads={self.num_heads}, d_k={self.d_k}, d_v={self.d_v}"
+    def head(self, index: int) -> Head:
+        """Return the three projections."""
+        linears = (self.WQ, self.WK, self.WV)
+        return Head(1, *(Projection(linear.weight, linear.bias) for linear in linears))
 
 
-class SelfAttention(_AttentionLayer):
+class SelfAttention(_OneHead):
     """Every token looks at every token, both ways.
 
     softmax(Q Kᵀ / √d_k) V with Q = X WQᵀ, K = X WKᵀ, V = X WVᵀ   Vaswani et al. 2017, eq. 1
@@ -188,7 +83,7 @@ class SelfAttention(_AttentionLayer):
         return explain(self, x, x, x, None, tokens=tokens, batch=batch)
 
 
-class MaskedSelfAttention(_AttentionLayer):
+class MaskedSelfAttention(_OneHead):
     """Self-attention in which a token looks at itself and what stands before it.
 
     softmax(Q Kᵀ / √d_k + M) V, M = 0 where a token may look and −∞ where not
@@ -227,7 +122,7 @@ class MaskedSelfAttention(_AttentionLayer):
         return explain(self, x, x, x, self.mask, tokens=tokens, batch=batch)
 
 
-class Attention(_AttentionLayer):
+class Attention(_OneHead):
     """One class for all three kinds: queries, keys and values come from where you say.
 
     `a(x, x, x)` is self-attention, `a(x, x, x, mask=True)` masked, `a(decoder, encoder, encoder)`
@@ -270,7 +165,7 @@ class Attention(_AttentionLayer):
         )  # fmt: skip
 
 
-class MultiHeadAttention(_AttentionLayer):
+class MultiHeadAttention(PackedProjections):
     """Several heads side by side, each with its own weights, joined at the end.
 
     concat(head 1, …, head h) WOᵀ with head i = Attention(…)     Vaswani et al. 2017, sec. 3.2.2
@@ -307,9 +202,10 @@ class MultiHeadAttention(_AttentionLayer):
         super().__init__(n_embed, row, col, num_heads, kv_heads, **options)
         self.WO: nn.Linear | None = None
         if n_out is not None:
-            biased = "WO" in _biased(options.get("bias", False))
             where = options.get("device"), options.get("dtype")
-            self.WO = nn.Linear(num_heads * self.d_v, _positive("n_out", n_out), biased, *where)
+            self.WO = nn.Linear(
+                num_heads * self.d_v, positive("n_out", n_out), "WO" in self.biased, *where
+            )
 
     @property
     def heads(self) -> Heads:
@@ -340,8 +236,8 @@ class MultiHeadAttention(_AttentionLayer):
                 raise ArgumentError(
                     f"head is {head}; this layer has heads 0 to {self.num_heads - 1}"
                 )
-            return Recipe((self._head(head),), scale=self.scale, softcap=self.softcap)
-        heads = tuple(self._head(i) for i in range(self.num_heads))
+            return Recipe((self.head(head),), scale=self.scale, softcap=self.softcap)
+        heads = tuple(self.head(i) for i in range(self.num_heads))
         output = None if self.WO is None else Projection(self.WO.weight, self.WO.bias)
         return Recipe(heads, output, joins=True, scale=self.scale, softcap=self.softcap)
 
@@ -364,35 +260,3 @@ class MultiHeadAttention(_AttentionLayer):
             self, enc_q, enc_k, enc_v, as_mask(mask), head=head, tokens=tokens,
             key_tokens=key_tokens, batch=batch,
         )  # fmt: skip
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "heads":
-            raise ArgumentError("heads are views; copy into WQ.weight, … under torch.no_grad()")
-        super().__setattr__(name, value)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        pack(state_dict, prefix, self)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def as_mask(mask: MaskLike) -> Mask | None:
-    """Return a module's mask argument as a Mask: True is causal, False and None are none."""
-    if mask is None or mask is False:
-        return None
-    return _CAUSAL if mask is True else wanted("mask", mask)
-
-
-def _biased(bias: Bias) -> frozenset[str]:
-    names = (*PROJECTIONS, "WO")
-    if isinstance(bias, bool):
-        return frozenset(names if bias else ())
-    unknown = set(bias) - set(names)
-    if isinstance(bias, str) or unknown:
-        raise ArgumentError(f"bias is {bias!r}; wanted a bool or some of {names}")
-    return frozenset(bias)
-
-
-def _positive(name: str, number: int) -> int:
-    if number < 1:
-        raise ArgumentError(f"{name} is {number}; wanted 1 or more")
-    return number

@@ -13,12 +13,12 @@ from qkv.core.working import Working
 from qkv.errors import ArgumentError, MaskError, ShapeError
 
 if TYPE_CHECKING:
-    from qkv.nn.attention import _AttentionLayer
+    from qkv.nn.attending import AttentionLayer
 
 
 @torch.no_grad()
 def explain(
-    layer: "_AttentionLayer",
+    layer: "AttentionLayer",
     enc_q: Tensor,
     enc_k: Tensor,
     enc_v: Tensor,
@@ -50,7 +50,7 @@ def explain(
 @torch.no_grad()
 def write(
     w: Working,
-    layer: "_AttentionLayer",
+    layer: "AttentionLayer",
     recipe: steps.Recipe,
     encodings: tuple[str, str, str],
     mask: Mask | None,
@@ -88,9 +88,8 @@ def _encodings(
 ) -> str:
     if tokens is not None and len(tokens) != len(x):
         raise ArgumentError(f"there are {len(tokens)} tokens for the {len(x)} rows of {name}")
-    if not len(x) or not x.isfinite().all():
-        what = "NaN or infinite numbers" if len(x) else "no tokens"
-        raise ArgumentError(f"{name} have {what}; wanted finite numbers, one row a token")
+    if not len(x):
+        raise ArgumentError(f"{name} have no tokens; wanted one row a token")
     symbol = {"encodings": "X", "query encodings": "X", "key encodings": "Y"}.get(name, "Z")
     return w.given(f"{recipe.inputs}{name}", x, symbol=symbol, rows=tokens, says="one row a token")
 
@@ -130,13 +129,15 @@ def _masks(
         section = recipe.inputs if shared or not recipe.joins else f"head {head + 1}/"
         m = matrices[0 if shared else head].to(like)
         names.append(
-            w.given(f"{section}mask", m, symbol="M", says=says, rows=rows, columns=columns)
+            w.given(
+                f"{section}mask", m, symbol="M", says=says, blocks=True, rows=rows, columns=columns
+            )
         )
     return names
 
 
 def _observed(
-    layer: "_AttentionLayer",
+    layer: "AttentionLayer",
     recipe: steps.Recipe,
     encodings: tuple[Tensor, Tensor, Tensor],
     mask: Mask | None,
@@ -155,7 +156,7 @@ def _observed(
     return observed
 
 
-def _title(layer: "_AttentionLayer", recipe: steps.Recipe, mask: Mask | None, same: bool) -> str:
+def _title(layer: "AttentionLayer", recipe: steps.Recipe, mask: Mask | None, same: bool) -> str:
     kind = ("Masked self-attention" if mask else "Self-attention") if same else "Cross-attention"
     if layer.num_heads == 1:
         return kind

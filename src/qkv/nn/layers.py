@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from qkv.errors import ArgumentError
-from qkv.nn.attention import MaskLike, MultiHeadAttention
+from qkv.nn.attending import MaskLike
+from qkv.nn.attention import MultiHeadAttention
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation of so many values a token: `nn.LayerNorm`."""

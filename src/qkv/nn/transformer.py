@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from qkv.nn.attention import MaskLike
+from qkv.nn.attending import MaskLike
 from qkv.nn.layers import EncoderLayer
 
 

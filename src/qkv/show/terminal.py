@@ -157,8 +157,8 @@ def _whole(values: Array) -> bool:
 
 def _left_out(rows: int, columns: int, values: Array) -> str:
     return (
-        f"… the corner of {values.shape[0]} × {values.shape[1]}: {rows} rows and {columns} "
-        f"columns are shown, all of it is in the workbook"
+        f"… the corner of {values.shape[0]} × {values.shape[1]}: {rows} rows, {columns} columns; "
+        f"the workbook holds all of it"
     )
 
 

@@ -8,7 +8,7 @@ import torch
 
 from qkv import MultiHeadAttention, SelfAttention
 from qkv.errors import ArgumentError, ModelError
-from qkv.nn.heads import HeadView, ProjectionView
+from qkv.nn.packed import HeadView, ProjectionView
 from tests.reference import agree, array
 
 SHAPES = {
@@ -58,20 +58,82 @@ def test_heads_are_a_read_only_sequence() -> None:
 @pytest.mark.usefixtures("as_shipped")
 def test_assigning_is_refused_and_names_the_packed_parameter() -> None:
     layer = MultiHeadAttention(4, num_heads=2)
-    with pytest.raises(
-        ArgumentError, match=r"copy into the layer's WQ\.weight\[4:8\] under torch.no"
-    ):
+    copy_into = r"copy into it, {}\.copy_\(…\), under torch\.no_grad\(\)"
+    why = r"the packed parameter WQKV: its weight cannot be replaced; "
+    with pytest.raises(ArgumentError, match=why + copy_into.format(r"WQ\.weight")):
         layer.heads[1].WQ.weight = torch.zeros(4, 4)
-    with pytest.raises(
-        ArgumentError, match=r"its WV cannot be replaced; copy into the layer's WV\."
-    ):
+    with pytest.raises(ArgumentError, match=r"the packed parameter bQKV: its bias cannot be"):
+        layer.WV.bias = torch.zeros(8)
+    why = r"the packed parameter WQKV: its WV cannot be replaced; "
+    with pytest.raises(ArgumentError, match=why + copy_into.format(r"WV\.weight")):
         layer.heads[1].WV = torch.nn.Linear(4, 4)
     with pytest.raises(TypeError):
         layer.heads[1] = layer.heads[0]
-    with pytest.raises((AttributeError, ArgumentError)):
-        layer.heads = [1, 2]
-    with pytest.raises((AttributeError, ArgumentError)):
-        layer.heads = torch.nn.ModuleList([SelfAttention(4), SelfAttention(4)])
+    for name in ("WQ", "WK", "WV", "heads"):
+        for value in (torch.nn.Linear(4, 8), torch.nn.ModuleList([SelfAttention(4)]), None):
+            with pytest.raises(ArgumentError, match=f"^{name} is a view on the packed parameter"):
+                setattr(layer, name, value)
+    assert torch.equal(layer.heads[1].WQ.weight, layer.WQKV[4:8])
+
+
+def test_a_view_computes_what_the_linear_layer_of_its_rows_would() -> None:
+    layer = MultiHeadAttention(4, num_heads=2, d_k=3, bias=("WK",))
+    x = torch.randn(2, 5, 4)
+    key, query = layer.heads[1].WK, layer.heads[1].WQ
+    agree(key(x), array(x) @ array(key.weight).T + array(key.bias), 1e-6)
+    agree(query(x), array(x) @ array(query.weight).T, 1e-6)
+    agree(layer.WK(x)[..., 3:], array(key(x)), 1e-6)
+    assert repr(query) == "WQ: 3 × 4"
+
+
+@pytest.mark.parametrize("bias", [("WQ",), ("WK",), ("WV",), ("WQ", "WV"), ("WK", "WV"), True])
+def test_some_projections_may_have_a_bias_and_others_none(bias: object) -> None:
+    layer = MultiHeadAttention(4, num_heads=4, kv_heads=2, d_k=3, d_v=5, bias=bias)
+    x = torch.randn(2, 5, 4)
+    packed, apart = layer(x, x, x), layer(x, x.clone(), x.clone())
+    agree(packed, array(apart), 1e-6)
+    for name in ("WQ", "WK", "WV"):
+        assert (getattr(layer, name).bias is not None) == (bias is True or name in bias)
+    twin = MultiHeadAttention(4, num_heads=4, kv_heads=2, d_k=3, d_v=5, bias=bias)
+    twin.load_state_dict(layer.state_dict())
+    assert torch.equal(twin(x, x, x), packed)
+
+
+def test_the_state_dict_speaks_of_the_projections_apart() -> None:
+    layer = MultiHeadAttention(4, num_heads=2, n_out=4, bias=("WQ", "WO"))
+    names = {"WQ.weight", "WQ.bias", "WK.weight", "WV.weight", "WO.weight", "WO.bias"}
+    assert set(layer.state_dict()) == names
+    assert {n for n, _ in layer.named_parameters()} == {"WQKV", "bQKV", "WO.weight", "WO.bias"}
+    kept = layer.state_dict(keep_vars=True)
+    assert kept["WK.weight"].requires_grad
+    assert not layer.state_dict()["WK.weight"].requires_grad
+
+
+def test_weights_may_be_assigned_to_a_layer_without_numbers() -> None:
+    saved = MultiHeadAttention(4, num_heads=2, n_out=4, bias=True)
+    empty = MultiHeadAttention(4, num_heads=2, n_out=4, bias=True, device="meta")
+    empty.load_state_dict(saved.state_dict(), assign=True)
+    x = torch.randn(2, 5, 4)
+    assert torch.equal(empty(x, x, x), saved(x, x, x))
+    assert empty.WQKV.requires_grad
+    assert isinstance(empty.WQKV, torch.nn.Parameter)
+
+
+def test_parts_of_a_state_dict_may_be_loaded_and_are_accounted_for() -> None:
+    layer, other = (MultiHeadAttention(4, num_heads=2, bias=True) for _ in range(2))
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    part = {"WK.weight": other.WK.weight.detach(), "WX.weight": torch.zeros(1)}
+    result = layer.load_state_dict(part, strict=False)
+    assert result.unexpected_keys == ["WX.weight"]
+    assert set(result.missing_keys) == set(before) - {"WK.weight"}
+    for name, value in layer.state_dict().items():
+        assert torch.equal(value, other.WK.weight if name == "WK.weight" else before[name])
+
+
+def test_loading_changes_the_dtype_of_what_is_loaded_not_of_the_layer() -> None:
+    layer = MultiHeadAttention(4, num_heads=2)
+    layer.load_state_dict(MultiHeadAttention(4, num_heads=2, dtype=torch.bfloat16).state_dict())
+    assert layer.WQKV.dtype == torch.float32
 
 
 @EACH

@@ -1,0 +1,169 @@
+"""What every attention module shares: sizes, checks, the fused call, and `explain`'s recipe."""
+
+from abc import abstractmethod
+from collections.abc import Collection
+from typing import TypedDict
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkv.core.fused import attention
+from qkv.core.mask import Mask, wanted
+from qkv.core.steps import Head, Recipe
+from qkv.errors import ArgumentError, ShapeError
+
+PROJECTIONS = ("WQ", "WK", "WV")
+
+Bias = bool | Collection[str]
+MaskLike = bool | Mask | None
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments that all four modules take; `SelfAttention` says what they mean."""
+
+    d_k: int | None
+    d_v: int | None
+    bias: Bias
+    scale: float | None
+    softcap: float | None
+    dropout: float
+    device: torch.device | str | None
+    dtype: torch.dtype | None
+
+
+_CAUSAL = Mask.causal()
+
+
+class AttentionLayer(nn.Module):
+    """softmax(Q Kᵀ / √d_k + M) V of one head or of several; subclasses hold the projections."""
+
+    several = False
+    """Whether the module has a `num_heads` of its own."""
+
+    def __init__(
+        self,
+        n_embed: int,
+        row: int,
+        col: int,
+        num_heads: int = 1,
+        kv_heads: int = 1,
+        *,
+        d_k: int | None = None,
+        d_v: int | None = None,
+        bias: Bias = False,
+        scale: float | None = None,
+        softcap: float | None = None,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Check the sizes, then make the projections; `SelfAttention` says what they mean."""
+        super().__init__()
+        if (row, col) not in ((-2, -1), (0, 1)):
+            many = row > 1 and self.several
+            hint = f"; did you mean num_heads={row}?" if many else ""
+            raise ArgumentError(
+                f"row is {row} and col is {col}; wanted -2 and -1 (or 0 and 1, for inputs "
+                f"without a batch){hint}"
+            )
+        self.n_embed, self.row, self.col = positive("n_embed", n_embed), row, col
+        self.num_heads = positive("num_heads", num_heads)
+        self.kv_heads = positive("kv_heads", kv_heads)
+        if num_heads % kv_heads:
+            raise ArgumentError(f"num_heads={num_heads} cannot share kv_heads={kv_heads} evenly")
+        self.d_k = positive("d_k", n_embed if d_k is None else d_k)
+        self.d_v = positive("d_v", n_embed if d_v is None else d_v)
+        self.scale, self.softcap, self.dropout = scale, softcap, dropout
+        if not 0 <= dropout < 1:
+            raise ArgumentError(f"dropout is {dropout}; wanted 0 to below 1")
+        self.biased = _biased(bias)
+        self._build(device, dtype)
+
+    @abstractmethod
+    def _build(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Make the projections and draw their weights."""
+
+    @abstractmethod
+    def project(
+        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor
+    ) -> tuple[
+        Float[Tensor, "*batch heads queries d_k"],
+        Float[Tensor, "*batch kv_heads keys d_k"],
+        Float[Tensor, "*batch kv_heads keys d_v"],
+    ]:
+        """Return the queries, keys and values of every head."""
+
+    @abstractmethod
+    def head(self, index: int) -> Head:
+        """Return the projections of one head, counted from 0, as `core.steps` takes them."""
+
+    def context(
+        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor, mask: MaskLike
+    ) -> Float[Tensor, "*batch heads queries d_v"]:
+        """softmax(Q Kᵀ / √d_k + M) V of every head, by one fused call."""
+        self.check("enc_q", enc_q)
+        if enc_k is not enc_q or enc_v is not enc_q:
+            self.check("enc_k", enc_k)
+            self.check("enc_v", enc_v)
+        return attention(
+            *self.project(enc_q, enc_k, enc_v), as_mask(mask), scale=self.scale,
+            softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+
+    def join(
+        self, per_head: Float[Tensor, "*batch heads queries d_v"]
+    ) -> Float[Tensor, "*batch queries n_out"]:
+        """concat(head 1, …, head h)."""
+        return per_head.transpose(-3, -2).flatten(-2)
+
+    def rows(self, name: str, head: int) -> slice:
+        """Rows of the projection `name` that belong to a head, counted from 0."""
+        if name != "WQ":
+            head //= self.num_heads // self.kv_heads
+        size = self.d_v if name == "WV" else self.d_k
+        return slice(head * size, (head + 1) * size)
+
+    def check(self, name: str, x: Tensor) -> None:
+        """Raise ShapeError where encodings do not fit the layer."""
+        if x.dim() < 2 or x.shape[-1] != self.n_embed:
+            raise ShapeError(
+                f"{name} is {tuple(x.shape)}; wanted (…, tokens, n_embed={self.n_embed})"
+            )
+        if self.row == 0 and x.dim() != 2:
+            raise ShapeError(
+                f"{name} has {x.dim()} axes, but row=0, col=1 name the tokens and the values of "
+                f"two; for a batch leave row and col at -2 and -1"
+            )
+
+    def recipe(self, head: int | None = None) -> Recipe:
+        """Return what the layer (or one of its heads) does, as `core.steps` takes it."""
+        return Recipe((self.head(0),), scale=self.scale, softcap=self.softcap)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"n_embed={self.n_embed}, num_heads={self.num_heads}, d_k={self.d_k}, d_v={self.d_v}"
+
+
+def as_mask(mask: MaskLike) -> Mask | None:
+    """Return a module's mask argument as a Mask: True is causal, False and None are none."""
+    if mask is None or mask is False:
+        return None
+    return _CAUSAL if mask is True else wanted("mask", mask)
+
+
+def _biased(bias: Bias) -> frozenset[str]:
+    names = (*PROJECTIONS, "WO")
+    if isinstance(bias, bool):
+        return frozenset(names if bias else ())
+    unknown = set(bias) - set(names)
+    if isinstance(bias, str) or unknown:
+        raise ArgumentError(f"bias is {bias!r}; wanted a bool or some of {names}")
+    return frozenset(bias)
+
+
+def positive(name: str, number: int) -> int:
+    """Return a number that has to be 1 or more, or say which is not."""
+    if number < 1:
+        raise ArgumentError(f"{name} is {number}; wanted 1 or more")
+    return number
