@@ -28,16 +28,16 @@ MASKS = {
 
 @given(
     st.sampled_from(sorted(MASKS)), DTYPES, st.integers(1, 5), st.integers(1, 5),
-    st.sampled_from([1, 2, 4]), st.sampled_from([None, 3]), st.sampled_from([None, 2.0]),
-    st.booleans(),
+    st.sampled_from([1, 2, 4]), st.sampled_from([None, 3]),
+    st.sampled_from([(None, None), (0.3, None), (None, 2.0), (0.3, 2.0)]), st.booleans(),
 )  # fmt: skip
 def test_the_steps_end_in_what_forward_returns(
     kind: str, dtype: torch.dtype, d_k: int, d_v: int, kv_heads: int, n_out: int | None,
-    softcap: float | None, bias: bool,
+    factors: tuple[float | None, float | None], bias: bool,
 ) -> None:  # fmt: skip
     layer = MultiHeadAttention(
-        4, num_heads=4, kv_heads=kv_heads, d_k=d_k, d_v=d_v, n_out=n_out, softcap=softcap,
-        bias=bias, dtype=dtype,
+        4, num_heads=4, kv_heads=kv_heads, d_k=d_k, d_v=d_v, n_out=n_out,
+        scale=factors[0], softcap=factors[1], bias=bias, dtype=dtype,
     )  # fmt: skip
     x = torch.randn(5, 4, dtype=dtype)
     mask = MASKS[kind]

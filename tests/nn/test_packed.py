@@ -106,6 +106,8 @@ def test_the_state_dict_speaks_of_the_projections_apart() -> None:
     assert {n for n, _ in layer.named_parameters()} == {"WQKV", "bQKV", "WO.weight", "WO.bias"}
     kept = layer.state_dict(keep_vars=True)
     assert kept["WK.weight"].requires_grad
+    for name in ("WQ", "WK", "WV"):
+        assert torch.equal(kept[f"{name}.weight"], getattr(layer, name).weight)
     assert not layer.state_dict()["WK.weight"].requires_grad
 
 

@@ -33,7 +33,6 @@ def test_of_a_large_matrix_the_corner_is_shown_and_what_was_left_out_is_said():
     c = SelfAttention(40).explain(torch.randn(30, 40))
     told = text(c, Window(width=60, rows=5))
     assert "… the corner of 30 × 40: 5 rows, 6 columns; the workbook holds all" in told
-    assert max(map(len, told.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("width", [30, 60, 100])

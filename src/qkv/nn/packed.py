@@ -15,6 +15,8 @@ from qkv.core.steps import Head, Projection
 from qkv.errors import ArgumentError, ModelError
 from qkv.nn.attending import PROJECTIONS, AttentionLayer
 
+_PACKED = {"weight": "WQKV", "bias": "bQKV"}
+
 
 class PackedProjections(AttentionLayer):
     """X WQᵀ, X WKᵀ and X WVᵀ, the weights of all heads one below the other.
@@ -122,37 +124,39 @@ class PackedProjections(AttentionLayer):
             )
         super().__setattr__(name, value)
 
+    def _parts(self, kind: str, prefix: str) -> dict[str, Tensor]:
+        """Views on the parts of a packed parameter by the names that a state dict gives them."""
+        part = self.weight if kind == "weight" else self.bias
+        named = ((f"{prefix}{name}.{kind}", part(name)) for name in PROJECTIONS)
+        return {name: value for name, value in named if value is not None}
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for packed, part in (("WQKV", self.weight), ("bQKV", self.bias)):
-            if destination.pop(f"{prefix}{packed}", None) is None:
-                continue
-            kind = "weight" if packed == "WQKV" else "bias"
-            for name in PROJECTIONS:
-                value = part(name)
-                if value is not None:
-                    destination[f"{prefix}{name}.{kind}"] = value if keep_vars else value.detach()
+        for kind, packed in _PACKED.items():
+            if destination.pop(f"{prefix}{packed}", None) is not None:
+                for name, value in self._parts(kind, prefix).items():
+                    destination[name] = value if keep_vars else value.detach()
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         join_heads(state_dict, prefix, self)
-        missing, errors = args[2], args[4]  # of (metadata, strict, missing, unexpected, errors)
-        for packed, part in (("WQKV", self.weight), ("bQKV", self.bias)):
-            kind = "weight" if packed == "WQKV" else "bias"
-            parts = ((f"{prefix}{name}.{kind}", part(name)) for name in PROJECTIONS)
-            wanted = {key: value for key, value in parts if value is not None}
-            if f"{prefix}{packed}" in state_dict or not wanted:
+        _, _, missing, _, errors = args  # metadata, strict, missing, unexpected, errors
+        for kind, packed in _PACKED.items():
+            wanted = self._parts(kind, prefix)
+            if not wanted or f"{prefix}{packed}" in state_dict:
                 continue
-            given = {key: state_dict.pop(key) for key in wanted if key in state_dict}
-            missing.extend(key for key in wanted if key not in given)
-            for key, value in given.items():
-                if value.shape != wanted[key].shape:
-                    errors.append(
-                        f"size mismatch for {key}: {tuple(value.shape)} in the state dict, "
-                        f"{tuple(wanted[key].shape)} in the layer"
-                    )
-            fits = {k: v for k, v in given.items() if v.shape == wanted[k].shape}
-            whole = [fits.get(key, value.detach()) for key, value in wanted.items()]
-            state_dict[f"{prefix}{packed}"] = torch.cat([x.to(whole[0].device) for x in whole])
+            given = {name: state_dict.pop(name) for name in wanted if name in state_dict}
+            missing.extend(name for name in wanted if name not in given)
+            unfit = {n for n, value in given.items() if value.shape != wanted[n].shape}
+            errors.extend(
+                f"size mismatch for {name}: {tuple(given[name].shape)} in the state dict, "
+                f"{tuple(wanted[name].shape)} in the layer"
+                for name in sorted(unfit)
+            )
+            kept = {name: value.detach() for name, value in wanted.items()}
+            kept.update({name: value for name, value in given.items() if name not in unfit})
+            devices = {value.device for value in given.values()}
+            if len({*devices, *(value.device for value in kept.values())}) == 1:
+                state_dict[f"{prefix}{packed}"] = torch.cat(list(kept.values()))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
