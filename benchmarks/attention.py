@@ -9,7 +9,7 @@ products and one call of the fused kernel, of the same sizes, on tensors that li
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,13 +116,14 @@ def contestants(case: Case) -> dict[str, Contestant]:
         PEERS[3]: Contestant(
             lambda x: bert[1](bert[0](x)[0]), [p for part in bert for p in part.parameters()]
         ),
-        FLOOR: _floor(case, _projections(ours)),
+        FLOOR: _floor(case, [weight for weight, _ in _projections(ours.parameters())]),
     }
 
 
-def _projections(ours: MultiHeadAttention) -> list[nn.Linear]:
-    assert ours.WO is not None
-    return [ours.WQ, ours.WK, ours.WV, ours.WO]
+def _projections(parameters: Iterable[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Weights and biases of WQ, WK, WV and WO, from the packed parameters of ours."""
+    weight, bias, out, out_bias = (parameter.detach() for parameter in parameters)
+    return [*zip(weight.chunk(3), bias.chunk(3), strict=True), (out, out_bias)]
 
 
 def _bert_config(width: int, heads: int) -> BertConfig:
@@ -143,24 +144,27 @@ def _copy(
     dense: nn.Linear,
 ) -> None:
     """Give the peers our weights; x-transformers has no biases."""
-    q, k, v, o = _projections(ours)
-    fused.in_proj_weight.copy_(torch.cat([q.weight, k.weight, v.weight]))
-    fused.in_proj_bias.copy_(torch.cat([q.bias, k.bias, v.bias]))
-    fused.out_proj.load_state_dict(o.state_dict())
-    for part, source in ((bert.query, q), (bert.key, k), (bert.value, v), (dense, o)):
-        part.load_state_dict(source.state_dict())
+    (q, q_bias), (k, k_bias), (v, v_bias), (o, o_bias) = _projections(ours.parameters())
+    fused.in_proj_weight.copy_(torch.cat([q, k, v]))
+    fused.in_proj_bias.copy_(torch.cat([q_bias, k_bias, v_bias]))
+    linears = (bert.query, bert.key, bert.value, dense)
+    weights, biases = (q, k, v, o), (q_bias, k_bias, v_bias, o_bias)
+    for part, weight, bias in zip(linears, weights, biases, strict=True):
+        part.weight.copy_(weight)
+        part.bias.copy_(bias)
+    fused.out_proj.load_state_dict(dense.state_dict())
     its = x_transformers.to_q, x_transformers.to_k, x_transformers.to_v, x_transformers.to_out
-    for part, source in zip(its, (q, k, v, o), strict=True):
-        part.weight.copy_(source.weight)
+    for part, weight in zip(its, weights, strict=True):
+        part.weight.copy_(weight)
 
 
-def _floor(case: Case, projections: list[nn.Linear]) -> Contestant:
+def _floor(case: Case, weights: list[Tensor]) -> Contestant:
     batch, tokens, width, heads = case.size
     shape = batch, heads, tokens, width // heads
     q, k, v = (torch.randn(shape, dtype=case.dtype) for _ in range(3))
     for tensor in (q, k, v):
         tensor.requires_grad_(case.backward)
-    weights = [linear.weight for linear in projections]
+    weights = [w.clone().requires_grad_(case.backward) for w in weights]
 
     def call(x: Tensor) -> tuple[Tensor, ...]:
         return F.scaled_dot_product_attention(q, k, v), *(F.linear(x, w) for w in weights)
@@ -168,9 +172,9 @@ def _floor(case: Case, projections: list[nn.Linear]) -> Contestant:
     return Contestant(call, [*weights, q, k, v])
 
 
-def plain(x: Tensor, projections: list[nn.Linear], heads: int, biased: bool) -> Tensor:
+def plain(x: Tensor, projections: list[tuple[Tensor, Tensor]], heads: int, biased: bool) -> Tensor:
     """Attention written out, in the dtype of x: softmax(Q Kᵀ / √d_k) V, joined, times WOᵀ."""
-    w = [(p.weight.to(x.dtype), p.bias.to(x.dtype) if biased else None) for p in projections]
+    w = [(weight.to(x), bias.to(x) if biased else None) for weight, bias in projections]
     q, k, v = (F.linear(x, *p).unflatten(-1, (heads, -1)).transpose(1, 2) for p in w[:3])
     weights = torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1)
     return F.linear((weights @ v).transpose(1, 2).flatten(-2), *w[3])
@@ -182,9 +186,7 @@ def compare(case: Case, everybody: dict[str, Contestant], x: Tensor) -> None:
     Raises:
         AssertionError: one of them is further from the plain calculation than the tolerance.
     """
-    parameters = everybody[OURS].parameters
-    pairs = zip(parameters[::2], parameters[1::2], strict=True)
-    projections = [_linear(weight, bias) for weight, bias in pairs]
+    projections = _projections(everybody[OURS].parameters)
     for name in (OURS, *PEERS):
         biased = name != "x-transformers"
         wanted = plain(x.detach().float(), projections, case.size.heads, biased).detach()
@@ -194,12 +196,6 @@ def compare(case: Case, everybody: dict[str, Contestant], x: Tensor) -> None:
         distance = float((got.float() - wanted).abs().max() / wanted.abs().max())
         if not distance <= TOLERANCE[case.dtype]:
             raise AssertionError(f"{case}: {name} is {distance:.1e} from the plain calculation")
-
-
-def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    linear = nn.Linear(*weight.shape[::-1])
-    linear.load_state_dict({"weight": weight.detach(), "bias": bias.detach()})
-    return linear
 
 
 def step(contestant: Contestant, x: Tensor) -> Callable[[], object]:

@@ -17,8 +17,11 @@ from qkv.core.mask_parts import Tile, as_bias
 ROWS = 512
 """Rows of a block under the fused kernel, and the step in which closed columns are skipped."""
 
-PAIRS = 1 << 19
-"""Pairs of query and key in an explicit block: 1 MB in bfloat16, the size of a core's cache."""
+PAIRS = 1 << 17
+"""Pairs of query and key that a thread works on at a time: 256 kB in bfloat16, in its cache."""
+
+TALL = 1 << 20
+"""Pairs of one head in a block at most, from 64 rows on: products of many rows are faster."""
 
 
 def attention(
@@ -36,21 +39,51 @@ def attention(
     if torch.is_grad_enabled() and (trained or _wants_gradient(q, k, v)):
         return _rows_recomputed(q, k, v, mask, batch, scale, softcap, dropout)
     groups = q.shape[1] // k.shape[1]
-    q, k, v = (tensor.contiguous() for tensor in (q, k, v))  # a block's rows lie side by side
+    q = torch.mul(q, scale, out=q.new_empty(q.shape))
+    if mask is None and softcap is None and not dropout and groups == 1:
+        return _open(q, k, v)
     q = q.unflatten(1, (k.shape[1], groups))
-    out = q.new_empty(*q.shape[:-1], v.shape[-1])
-    keys = max(1, k.shape[-2])
-    height = max(64, PAIRS // keys)
-    width = max(1, PAIRS // (groups * min(height, max(1, q.shape[3])) * keys))
+    k, v = k.contiguous(), v.contiguous()  # as q is now: a block's rows lie side by side
+    out = q.new_empty(q.shape[0], q.shape[3], k.shape[1], groups, v.shape[-1])
+    out = out.permute(0, 2, 3, 1, 4)  # tokens before heads in memory: what follows joins heads
+    height, width = _size(q.shape[3], k.shape[-2], groups)
     for rows in runs(q.shape[3], height):
         columns, tile = reach(mask, rows, q.flatten(1, 2), k, batch)
         tile = _per_group(tile, q)
         r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
-        for at in _parts(q.shape[0], k.shape[1], width):
-            part = tile if isinstance(tile, bool) else tile[at]
-            k_, v_ = k[at][:, :, None, c], v[at][:, :, None, c]
-            out[at][:, :, :, r] = _block(q[at][:, :, :, r], k_, v_, part, scale, softcap, dropout)
+        for e, h in _parts(q.shape[0], k.shape[1], width):
+            part = tile if isinstance(tile, bool) else tile[e, h]
+            operands = (q[e, h, :, r], k[e, h, c], v[e, h, c], part)
+            out[e, h, :, r] = _block(*operands, softcap, dropout)
     return out.flatten(1, 2)
+
+
+def _open(
+    q: Float[Tensor, "batch heads queries d_k"],
+    k: Float[Tensor, "batch heads keys d_k"],
+    v: Float[Tensor, "batch heads keys d_v"],
+) -> Float[Tensor, "batch heads queries d_v"]:
+    """softmax(Q Kᵀ) V where all is open, the queries scaled already: in the fewest calls."""
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    q3, k3, v3, out3 = (tensor.flatten(0, 1) for tensor in (q, k, v, out))
+    height, width = _size(q.shape[-2], k.shape[-2], 1)
+    scratch = q.new_empty(2, min(width, len(q3)), height, k.shape[-2])  # fresh pages are slow
+    for heads in (slice(run.start, run.stop) for run in runs(len(q3), width)):
+        keys, values = k3[heads].mT, v3[heads]
+        for rows in (slice(run.start, run.stop) for run in runs(q.shape[-2], height)):
+            block = q3[heads, rows]
+            scores, weights = scratch[:, : len(block), : block.shape[1]].unbind()
+            torch.softmax(torch.bmm(block, keys, out=scores), -1, out=weights)
+            torch.bmm(weights, values, out=out3[heads, rows])
+    return out
+
+
+def _size(queries: int, keys: int, groups: int) -> tuple[int, int]:
+    """Rows, and key/value heads, of a block: every thread gets a head, and its pairs its cache."""
+    height = max(1, min(queries, ROWS, max(64, TALL // max(1, keys))))
+    pairs = height * max(1, keys) * groups
+    threads = torch.get_num_threads()
+    return height, max(1, threads // groups, threads * PAIRS // pairs)
 
 
 def _parts(examples: int, heads: int, width: int) -> Iterator[tuple[slice, slice]]:
@@ -70,40 +103,41 @@ def _rows_recomputed(
     softcap: float | None,
     dropout: float,
 ) -> Tensor:
-    groups = q.shape[1] // k.shape[1]
-    if groups > 1:
-        k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
-    height = max(1, PAIRS // max(1, q.shape[0] * q.shape[1] * k.shape[-2]))
+    height = max(1, TALL // max(1, q.shape[0] * q.shape[1] * k.shape[-2]))
+    grouped = (q * scale).unflatten(1, (k.shape[1], -1))
     parts = []
     for rows in runs(q.shape[-2], height):
         columns, tile = reach(mask, rows, q, k, batch)
         r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
-        operands = (q[:, :, r], k[:, :, c], v[:, :, c], tile, scale, softcap, dropout)
-        parts.append(checkpoint(_block, *operands, use_reentrant=False))
-    return torch.cat(parts, dim=-2) if parts else q @ k.mT @ v  # no queries
+        operands = (grouped[..., r, :], k[:, :, c], v[:, :, c], _per_group(tile, grouped))
+        parts.append(checkpoint(_block, *operands, softcap, dropout, use_reentrant=False))
+    return torch.cat(parts, dim=-2).flatten(1, 2) if parts else q @ k.mT @ v  # no queries
 
 
 def _block(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    q: Float[Tensor, "batch kv_heads groups rows d_k"],
+    k: Float[Tensor, "batch kv_heads columns d_k"],
+    v: Float[Tensor, "batch kv_heads columns d_v"],
     tile: Tile,
-    scale: float,
     softcap: float | None,
     dropout: float,
-) -> Tensor:
-    scaled = (q * scale) @ k.mT  # Q Kᵀ · scale
+) -> Float[Tensor, "batch kv_heads groups rows d_v"]:
+    """softmax(cap(Q Kᵀ) + M) V, the queries scaled already; heads of a group share one product."""
+    shape = q.shape[:-1]
+    scaled = torch.bmm(q.flatten(2, 3).flatten(0, 1), k.flatten(0, 1).mT)
     if softcap is not None:
         scaled = softcap * torch.tanh(scaled / softcap)
+    if tile is False:  # as a tensor: everything stays in the graph, with gradients of 0
+        tile = torch.zeros(1, 1, dtype=torch.bool, device=q.device)
     if tile is True:
         weights = torch.softmax(scaled, -1)
     else:
-        if tile is False:
-            tile = torch.zeros(1, 1, dtype=torch.bool, device=q.device)
-        masked = scaled + as_bias(tile, scaled.dtype)  # + M
+        masked = scaled.view(*shape, -1) + as_bias(tile, scaled.dtype)  # + M
         nothing = (masked == -torch.inf).all(-1, keepdim=True)
         weights = torch.softmax(masked.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
-    return torch.dropout(weights, dropout, dropout > 0) @ v
+        weights = weights.view(scaled.shape)
+    weights = torch.dropout(weights, dropout, dropout > 0)
+    return torch.bmm(weights, v.flatten(0, 1)).view(*shape, -1)
 
 
 def faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
