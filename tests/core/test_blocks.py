@@ -27,7 +27,7 @@ def test_bfloat16_inference_runs_in_blocks_from_128_by_128(
     k = torch.randn(1, 2, keys, 8, dtype=torch.bfloat16)
     ran = watched(lambda: attention(q, k, k))
     assert bool(ran.kernels) is not in_blocks
-    assert ("_softmax" in ran.names) is in_blocks
+    assert any("softmax" in name for name in ran.names) is in_blocks
 
 
 def test_bfloat16_training_and_other_precisions_stay_fused() -> None:
@@ -74,22 +74,31 @@ CASES = {
 }
 
 
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Scores and weights of a block at most, with two threads: a head for each of them."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    return 4 * max(blocks.TALL, blocks.PAIRS)
+
+
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("options", CASES.values(), ids=CASES)
-def test_memory_of_blocks_is_bounded_at_any_length(options: dict[str, object], grad: bool) -> None:
+def test_memory_of_blocks_is_bounded_at_any_length(
+    options: dict[str, object], grad: bool, most: int
+) -> None:
     q, k, v = (torch.randn(1, 2, LONG, D, requires_grad=grad) for _ in range(3))
     ran = watched(lambda: attention(q, k, v, **options), grad=grad)
     assert not ran.kernels
-    assert "_softmax" in ran.names
-    assert ran.largest <= max(2 * blocks.PAIRS, blocks.ROWS * LONG), f"{ran.largest} elements"
+    assert any("softmax" in name for name in ran.names)
+    assert ran.largest <= most < LONG * LONG, f"{ran.largest} elements"
 
 
-def test_memory_of_bfloat16_blocks_is_bounded() -> None:
+def test_memory_of_bfloat16_blocks_is_bounded(most: int) -> None:
     q = torch.randn(2, 2, LONG, D, dtype=torch.bfloat16)
     for mask in (None, Mask.causal(), Mask.window(100), Mask.padding([LONG, 100])):
         ran = watched(lambda mask=mask: attention(q, q, q, mask))
         assert not ran.kernels
-        assert ran.largest <= 2 * blocks.PAIRS, f"{ran.largest} elements"
+        assert ran.largest <= most < LONG * LONG, f"{ran.largest} elements"
 
 
 def test_training_keeps_no_block_until_the_backward_pass() -> None:
