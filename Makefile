@@ -36,12 +36,14 @@ format: env
 	$(BIN)/ruff check --fix .
 
 bench: env
-	$(BIN)/python -m benchmarks.attention --runs 3
-	$(BIN)/python -m benchmarks.imports
-	$(BIN)/python -m benchmarks.workbook
+	@worst=0; \
+	$(BIN)/python -m benchmarks.attention --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.imports --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.workbook || worst=1; \
+	exit $$worst
 
 docs: env
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) $(OUT) site dist

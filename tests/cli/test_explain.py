@@ -2,12 +2,17 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 from openpyxl import load_workbook
+
+from qkv.core.fused import attention
+
+RUN = [sys.executable, "-W", "error", "-c", "from qkv.cli.main import run; run()"]
 
 ARTICLE = "draw a map"
 SENTENCE = "the coffee spilled on the laptop and it stopped working"
@@ -120,11 +125,26 @@ def test_one_head_of_a_model_is_shown_step_by_step(qkv, minilm_folder, tmp_path)
         ([ARTICLE, "--example", "hotel"], "wanted one of TEXT"),
         (["--example", "motel"], "example is 'motel'; there are: desserts, hotel"),
         ([ARTICLE, "--head", "1"], "--layer and --head pick from a model"),
-        ([ARTICLE, "--num-heads", "0"], "num_heads is 0; wanted 1 or more"),
+        ([ARTICLE, "--num-heads", "0"], "num_heads is 0; wanted 1 to 64"),
+        ([ARTICLE, "--num-heads", "1000000000"], "num_heads is 1000000000; wanted 1 to 64"),
+        ([ARTICLE, "--seed", "9" * 20], f"seed is {'9' * 20}; wanted 0 to 4294967295"),
+        ([ARTICLE, "--seed", "-1"], "seed is -1; wanted 0 to 4294967295"),
         ([ARTICLE, "--places", "-1"], "places is -1; wanted 0 to 12"),
-        ([ARTICLE, "--tokens", "9:12"], "--tokens is '9:12', but the text has tokens 0:3"),
+        ([ARTICLE, "--tokens", "9:12"], "tokens is '9:12', but the text has tokens 0:3"),
         ([ARTICLE, "--blank", "similarities"], "--blank leaves a step empty in the workbook"),
         ([ARTICLE, "--model", "/no/such/folder"], "/no/such/folder"),
+        ([ARTICLE, "--model", "minilm", "--mask"], "--mask cannot go with --model"),
+        ([ARTICLE, "--model", "minilm", "--seed", "1"], "--seed cannot go with --model"),
+        ([ARTICLE, "--model", "minilm", "--num-heads", "1"], "--num-heads cannot go with --model"),
+        ([ARTICLE, "--model", "minilm", "--head", "1"], "--head needs a layer"),
+        (["--example", "self", "--model", "minilm"], "--model reads a TEXT"),
+        (["--example", "self", "--tokens", "0:1"], "--tokens cannot go with --example"),
+        (["--example", "self", "--mask"], "--mask cannot go with --example"),
+        (["--example", "self", "--num-heads", "2"], "--num-heads cannot go with --example"),
+        (["--given", "a.json", "--tokens", "0:1"], "--tokens cannot go with --given"),
+        ([ARTICLE, "--excel", "book.xls"], "excel is 'book.xls'; wanted a name that ends in .xlsx"),
+        ([ARTICLE, "--excel", "book"], "wanted a name that ends in .xlsx"),
+        (["word " * 3000], "choose fewer tokens"),
         (["--given", "/no/such/file.json"], "/no/such/file.json is not there"),
         ([ARTICLE, "--excel", "/no/such/folder/book.xlsx"], "/no/such/folder/book.xlsx"),
         (["word " * 200, "--excel", "book.xlsx"], "--tokens"),
@@ -145,10 +165,8 @@ def test_a_users_mistake_is_one_line_and_ends_with_2(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--head", "1"], "--head needs a layer"),
-        (["--layer", "9"], "--layer is 9; there are layers 1 to 6"),
-        (["--layer", "1", "--head", "13"], "--head is 13; there are heads 1 to 12"),
-        (["--mask"], "has its own mask"),
+        (["--layer", "9"], "layer is 9; there are layers 1 to 6"),
+        (["--layer", "1", "--head", "13"], "head is 13; there are heads 1 to 12"),
     ],
 )
 def test_layers_and_heads_out_of_range_end_with_2(qkv, minilm_folder, arguments, message):
@@ -167,13 +185,107 @@ def test_a_blank_step_is_left_for_a_person_to_fill(qkv, tmp_path):
     assert qkv("explain", ARTICLE, "--excel", book, "--blank", "nothing").code == 2
 
 
-def test_off_a_terminal_there_is_no_colour_and_a_closed_pipe_is_no_error():
-    run = "from qkv.cli.main import run; run()"
-    command = [sys.executable, "-c", f"import sys; sys.argv = ['qkv', 'explain', 'a b']; {run}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ))
+def test_what_can_be_refused_early_is_refused_before_anything_is_computed(qkv, tmp_path):
+    """The example is computed first of all, and would be refused if it were reached."""
+    never = ("explain", "--example", "motel")
+    assert "places is 99" in qkv(*never, "--places", 99).err
+    assert "ends in .xlsx" in qkv(*never, "--excel", "book.ods").err
+    assert "it is a folder" in qkv(*never, "--excel", _folder(tmp_path / "a.xlsx")).err
+    assert "there is no folder" in qkv(*never, "--excel", tmp_path / "b" / "a.xlsx").err
+
+
+def _folder(path):
+    path.mkdir()
+    return path
+
+
+def test_the_proof_names_only_the_sources_that_it_shows(qkv):
+    told = qkv("explain", "--example", "desserts").out
+    assert "weights: recorded step by step, by NumPy in float64, by hand" in told
+    told = qkv("explain", ARTICLE).out
+    assert "by PyTorch's fused kernel, by NumPy in float64, by hand" in told
+
+
+def test_nothing_is_printed_or_written_where_the_proof_fails(qkv, tmp_path, monkeypatch):
+    def fused(*arguments, **options):
+        return attention(*arguments, **options) + 0.01
+
+    monkeypatch.setattr("qkv.nn.attending.attention", fused)
+    ended = qkv("explain", ARTICLE, "--excel", tmp_path / "book.xlsx")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("qkv: the proof failed: output: the fused value is 1.00e-02 away")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_workbook_that_may_not_be_written_is_refused(qkv, tmp_path, monkeypatch):
+    book = tmp_path / "book.xlsx"
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    assert "there is no permission to" in qkv("explain", ARTICLE, "--excel", book).err
+    book.write_bytes(b"mine")
+    monkeypatch.setattr("os.access", lambda path, mode: path != book)
+    assert qkv("explain", ARTICLE, "--excel", book).code == 2
+    assert book.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-5", "many"])
+def test_a_terminal_of_no_width_still_shows_everything(columns):
+    environment = os.environ | {"COLUMNS": columns}
+    done = subprocess.run(
+        [*RUN, "explain", "a b"], capture_output=True, text=True, check=True, env=environment
+    )
+    assert "by hand with 4 places" in done.stdout
+
+
+def test_off_a_terminal_there_is_no_colour():
+    done = subprocess.run([*RUN, "explain", "a b"], capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout
-    piped = subprocess.run(
-        ["sh", "-c", f'"{sys.executable}" -c "{command[2]}" | head -1'],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert piped.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["explain", "a b"], ["explain", "word " * 300, "--json"], ["--help"], ["--version"]],
+    ids=["little", "much", "help", "version"],
+)
+def test_a_reader_who_has_seen_enough_is_no_error(command):
+    with subprocess.Popen(
+        [*RUN, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as writing:
+        writing.stdout.close()  # before a single letter is written
+        assert (writing.stderr.read(), writing.wait()) == ("", 0)
+
+
+def test_in_a_pipe_that_is_closed_the_whole_line_of_commands_succeeds():
+    line = f"{shlex.join([*RUN, 'explain', 'word ' * 300, '--json'])} | head -c 10"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ('{"title": ', "")
+
+
+def test_what_the_encoding_of_the_output_lacks_becomes_a_question_mark():
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [*RUN, "explain", "naïve 🙂"], capture_output=True, check=True, env=environment
+    )
+    assert b"?d_k = 1.4142" in done.stdout
+    done = subprocess.run(
+        [*RUN, "explain", "naïve 🙂", "--json"], capture_output=True, check=True, env=environment
+    )
+    assert json.loads(done.stdout)["steps"][0]["rows"] == ["naïve", "🙂"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a disk always full")
+@pytest.mark.parametrize("command", [["explain", "a b"], ["--help"]], ids=["explain", "help"])
+def test_a_full_disk_is_named(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*RUN, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr == "qkv: cannot write the output: No space left on device\n"
+
+
+def test_a_closed_stdout_is_nobody_who_reads():
+    line = f"{shlex.join([*RUN, 'explain', 'a b'])} >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=True)
+    assert done.stderr == ""

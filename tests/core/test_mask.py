@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.core.fused import attention
 from qkv.core.mask import Mask
 from qkv.core.mask_parts import as_bias
 from qkv.errors import MaskError
@@ -85,9 +86,7 @@ def test_the_queries_are_the_last_ones() -> None:
 
 @pytest.mark.parametrize("mask", [Mask.causal(), Mask.window(2, 1), Mask.causal() | Mask.window(1)])
 def test_more_queries_than_keys_need_an_offset(mask: Mask) -> None:
-    with pytest.raises(
-        MaskError, match=r"5 queries look at 3 keys .* Say Mask\.causal\(offset=0\)"
-    ):
+    with pytest.raises(MaskError, match=r"5 queries look at 3 keys .* Say offset=0 to align them"):
         mask.check(5, 3)
     with pytest.raises(MaskError):
         mask.matrix(5, 3)
@@ -202,8 +201,8 @@ BARE = [
     (lambda: Mask.padding(torch.tensor(3)), "with 0 axes; wanted one whole number an example"),
     (lambda: Mask.padding([3, -1]), r"lengths are \[3, -1\]; wanted 0 or more"),
     (lambda: Mask.padding([3], side="top"), "side is 'top'; wanted 'right' or 'left'"),
-    (lambda: Mask.documents(torch.ones(3)), "documents wants a tensor of whole numbers"),
-    (lambda: Mask.documents([0, 1]), "documents wants a tensor of whole numbers"),
+    (lambda: Mask.documents(torch.ones(3)), "documents got torch.float32 with 1 axes; wanted one"),
+    (lambda: Mask.documents([True]), "documents got torch.bool with 1 axes; wanted one whole"),
     (lambda: Mask.documents(torch.tensor([0, 1])).check(2, 3), "keys differ, 2 ≠ 3"),
     (
         lambda: Mask.documents(torch.tensor([0, 1])).check(3, 2),
@@ -247,3 +246,32 @@ def test_kinds_joined_two_by_two_block_what_either_blocks() -> None:
         agree(joined.expand(shape), np.broadcast_to(one.added + two.added, shape), 0)
         either = (one.mask | two.mask).matrix(5, 7)
         agree(either.expand(shape), np.broadcast_to(np.maximum(one.added, two.added), shape), 0)
+
+
+def test_a_mask_does_not_change_with_the_tensors_it_was_made_of() -> None:
+    lengths, ids = torch.tensor([2, 1]), torch.tensor([0, 0, 1])
+    visible, pairs = torch.tensor([True, False, True]), torch.eye(3) > 0
+    masks = [Mask.padding(lengths), Mask.documents(ids), Mask.keys(visible), Mask.allow(pairs)]
+    before = [mask.matrix(3).clone() for mask in masks]
+    lengths.zero_()
+    ids.add_(torch.arange(3))
+    visible.logical_not_()
+    pairs.logical_not_()
+    for mask, matrix in zip(masks, before, strict=True):
+        assert torch.equal(mask.matrix(3), matrix)
+
+
+def test_a_window_may_be_aligned_at_the_first_key() -> None:
+    wanted = Mask.window(1, offset=0).matrix(4, 2)
+    assert torch.isneginf(wanted).tolist() == [
+        [False, True], [False, False], [True, False], [True, True],
+    ]  # fmt: skip
+
+
+def test_what_stands_for_minus_infinity_in_a_bias_blocks() -> None:
+    least = torch.finfo(torch.float32).min
+    bias = Mask.bias(torch.tensor([[0.0, least], [least, least], [0.0, -1e30]]))
+    blocked = torch.isneginf(bias.matrix(3, 2))
+    assert blocked.tolist() == [[False, True], [True, True], [False, True]]
+    q, k, v = torch.randn(3, 4), torch.randn(2, 4), torch.randn(2, 4)
+    assert torch.equal(attention(q, k, v, bias)[1], torch.zeros(4))

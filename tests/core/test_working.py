@@ -6,7 +6,7 @@ import torch
 
 from qkv.core.operations import Operation
 from qkv.core.working import Working
-from qkv.errors import ArgumentError, ShapeError
+from qkv.errors import ArgumentError, NameNotFoundError, ShapeError
 from tests.reference import agree
 
 
@@ -131,6 +131,13 @@ def test_mistakes_are_named() -> None:
         x_of(w)
     with pytest.raises(ArgumentError, match="a step is named 'x' already"):
         w.step(Operation.TANH, "x", x, symbol="T")
+    with pytest.raises(ArgumentError, match=r"y is torch.int64; wanted floats: tensor.float"):
+        w.given("y", torch.ones(2, 2, dtype=torch.int64), symbol="Y")
+    with pytest.raises(NameNotFoundError, match="t uses 'z', which is no earlier step; there are"):
+        w.step(Operation.ADD, "t", x, "z", symbol="T")
+    misfit = w.given("misfit", torch.zeros(7, 5), symbol="Y")
+    with pytest.raises(ShapeError, match=r"t cannot be computed by product: .*misfit is .7, 5."):
+        w.step(Operation.PRODUCT, "t", x, misfit, symbol="T")
     with pytest.raises(ShapeError, match="y has 3 axes; a step is a matrix with 2"):
         w.given("y", torch.zeros(1, 2, 3), symbol="Y")
     with pytest.raises(ShapeError, match="y has 2 rows, but 3 labels for them"):

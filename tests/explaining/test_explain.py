@@ -89,6 +89,28 @@ def test_an_example_beyond_the_batch_is_refused():
         qkv.explain(x, x, x, batch=2)
 
 
+@pytest.mark.parametrize("batch", [0, 1, (0, 2), (1, 2)], ids=str)
+def test_the_mask_of_the_example_is_shown_not_anothers(batch):
+    q, k, v = (torch.randn(2, 3, 2, 5, 4) for _ in range(3))
+    index = (batch,) if isinstance(batch, int) else batch
+    index = (*index, 0)[:2]
+    for mask in (
+        Mask.padding([1, 3, 5]),
+        Mask.padding(torch.tensor([[1, 2, 3], [4, 5, 2]])),
+        Mask.bias(torch.randn(2, 1, 2, 5, 5)),
+    ):
+        told = qkv.explain(q, k, v, mask=mask, batch=batch)
+        told.verify()
+        wanted = qkv.attention(q, k, v, mask)[index]
+        np.testing.assert_allclose(told["head 2/output"], wanted[1].double(), atol=1e-6)
+
+
+def test_an_example_of_what_has_no_batch_is_refused():
+    x = torch.randn(3, 4)
+    with pytest.raises(ShapeError, match=r"batch is 5, but the batch axes are \(\)"):
+        qkv.explain(x, x, x, batch=5)
+
+
 def test_labels_that_do_not_fit_are_refused():
     x = torch.randn(3, 4)
     with pytest.raises(ArgumentError, match="tokens has 5 labels for 3 rows"):

@@ -45,6 +45,23 @@ def test_heads_are_ranked_by_how_much_they_link_words_that_are_no_neighbours(rea
     assert best.linking == pytest.approx(weights.max(axis=1).mean(), abs=1e-6)
 
 
+def test_the_weights_of_a_layer_are_those_of_its_heads_step_by_step(read):
+    weights = read.weights(2)
+    assert weights.shape == (12, 12, 12)
+    for head in (1, 5, 12):
+        told = read.explain(2, head)["weights"]
+        np.testing.assert_allclose(weights[head - 1], told, rtol=1e-5, atol=1e-7)
+
+
+def test_what_words_look_at_is_the_mean_of_all_heads(read):
+    looks = dict(read.heads(3).looks)["it"]
+    mean = np.mean([read.explain(3, head)["weights"] for head in range(1, 13)], axis=0)
+    it, words = read.tokens.index("it"), range(1, len(read.tokens) - 1)
+    wanted = sorted((-mean[it, j], read.tokens[j]) for j in words if j != it)[:3]
+    assert [name for name, _ in looks] == [name for _, name in wanted]
+    np.testing.assert_allclose([x for _, x in looks], [-x for x, _ in wanted], rtol=1e-5)
+
+
 def test_a_window_reads_only_its_tokens(read):
     part = ModelText.read(SENTENCE, "minilm", "1:3")
     assert part.tokens == ("[CLS]", "coffee", "spilled", "[SEP]")
@@ -59,10 +76,9 @@ def test_one_word_has_no_other_word_to_look_at():
 @pytest.mark.parametrize(
     ("layer", "head", "message"),
     [
-        (None, 1, "--head needs a layer"),
-        (7, 1, "--layer is 7; there are layers 1 to 6"),
-        (0, 1, "--layer is 0; there are layers 1 to 6"),
-        (1, 13, "--head is 13; there are heads 1 to 12"),
+        (7, 1, "layer is 7; there are layers 1 to 6"),
+        (0, 1, "layer is 0; there are layers 1 to 6"),
+        (1, 13, "head is 13; there are heads 1 to 12"),
     ],
 )
 def test_layers_and_heads_out_of_range_are_refused(read, layer, head, message):
@@ -71,5 +87,7 @@ def test_layers_and_heads_out_of_range_are_refused(read, layer, head, message):
 
 
 def test_more_text_than_the_model_reads_is_refused_with_the_way_out(minilm_folder):
-    with pytest.raises(ArgumentError, match=r"--tokens"):
+    with pytest.raises(
+        ArgumentError, match=r"choose fewer tokens \(in the command: --tokens 0:256\)"
+    ):
         ModelText.read("word " * 1000, "minilm")

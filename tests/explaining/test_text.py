@@ -57,7 +57,14 @@ def test_a_window_takes_tokens_as_a_slice_does(chosen, wanted):
     assert cut(list("abcde"), chosen) == list(wanted)
 
 
-@pytest.mark.parametrize("chosen", ["x", "1", "-1:2", "3:3", "9:12"])
+@pytest.mark.parametrize("chosen", ["x", "1", "-1:2", "3:3", "9:12", "", "9" * 5000 + ":"])
 def test_a_window_that_takes_nothing_is_refused(chosen):
-    with pytest.raises(ArgumentError, match="--tokens is"):
+    with pytest.raises(ArgumentError, match="tokens is"):
         cut(list("abcde"), chosen)
+
+
+def test_more_words_than_anybody_reads_are_refused_before_anything_is_computed():
+    with pytest.raises(ArgumentError, match=r"2001 × 2001 weights; .* --tokens 0:100"):
+        explain_words(["x"] * 2001)
+    with pytest.raises(ArgumentError, match="1500 × 1500 weights in each of 2 heads"):
+        explain_words(["x"] * 1500, num_heads=2)

@@ -35,6 +35,7 @@ OPTIONS = {
         "num_heads": 2,
         "scale": 0.7,
         "softcap": 1.5,
+        "n_out": 3,
         "bias": ["WK", "WO"],
     },
 }
@@ -317,12 +318,18 @@ BAD = [
     ),
     (lambda: MultiHeadAttention(4, 1, 2), r"row is 1 and col is 2; wanted -2 and -1 \(or 0 and 1"),
     (lambda: SelfAttention(4, 0), "row is 0 and col is -1"),
-    (lambda: SelfAttention(0), "n_embed is 0; wanted 1 or more"),
-    (lambda: MultiHeadAttention(4, num_heads=0), "num_heads is 0; wanted 1 or more"),
+    (lambda: SelfAttention(0), "n_embed is 0; wanted a whole number, 1 or more"),
+    (
+        lambda: MultiHeadAttention(4, num_heads=0),
+        "num_heads is 0; wanted a whole number, 1 or more",
+    ),
     (lambda: MultiHeadAttention(4, num_heads=3, kv_heads=2), "num_heads=3 cannot share kv_heads=2"),
-    (lambda: MultiHeadAttention(4, num_heads=2, kv_heads=0), "kv_heads is 0; wanted 1 or more"),
+    (
+        lambda: MultiHeadAttention(4, num_heads=2, kv_heads=0),
+        "kv_heads is 0; wanted a whole number, 1 or more",
+    ),
     (lambda: MultiHeadAttention(4, num_heads=2, kv_heads=4), "num_heads=2 cannot share kv_heads=4"),
-    (lambda: MultiHeadAttention(4, n_out=0), "n_out is 0; wanted 1 or more"),
+    (lambda: MultiHeadAttention(4, n_out=0), "n_out is 0; wanted a whole number, 1 or more"),
     (lambda: SelfAttention(4, d_k=0), "d_k is 0"),
     (lambda: SelfAttention(4, d_v=-1), "d_v is -1"),
     (lambda: SelfAttention(4, dropout=1.0), "dropout is 1.0; wanted 0 to below 1"),
@@ -377,3 +384,21 @@ def test_keys_values_and_masks_that_do_not_fit_are_named() -> None:
         layer(x, x[:, :3], x[:, :3], mask=True)
     with pytest.raises(MaskError, match="batch or heads differ"):
         layer(x, x, x, mask=Mask.padding([5, 3, 1]))
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_encodings_of_another_dtype_are_named_with_the_way_out() -> None:
+    layer = MultiHeadAttention(4, num_heads=2)
+    for dtype in (torch.float64, torch.int64):
+        x = torch.ones(3, 4, dtype=dtype)
+        with pytest.raises(ArgumentError, match=r"enc_q is torch.*say enc_q.to\(torch.float32\)"):
+            layer(x, x, x)
+
+
+def test_a_bias_of_an_output_projection_that_is_not_there_is_refused() -> None:
+    for make in (
+        lambda: SelfAttention(4, bias=("WO",)),
+        lambda: MultiHeadAttention(4, bias=["WO"]),
+    ):
+        with pytest.raises(ArgumentError, match="bias names WO, but there is none; say n_out"):
+            make()

@@ -60,11 +60,27 @@ def test_what_was_observed_is_forward_itself_bit_for_bit(
 ) -> None:
     layer = kind(4)
     x = torch.randn(*batch, 5, 4)
-    one = x[tuple(n - 1 for n in batch)]
-    record = layer.explain(x, batch=tuple(n - 1 for n in batch))
-    out = layer(one) if kind in (SelfAttention, MaskedSelfAttention) else layer(one, one, one)
-    assert np.array_equal(record.observed[record.steps[-1].name], array(out))
-    agree(record["encodings"], array(one), 0)
+    index = tuple(n - 1 for n in batch)
+    record = layer.explain(x, batch=index)
+    out = layer(x) if kind in (SelfAttention, MaskedSelfAttention) else layer(x, x, x)
+    assert np.array_equal(record.observed[record.steps[-1].name], array(out[index]))
+    agree(record["encodings"], array(x[index]), 0)
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Mask.causal(), Mask.padding([37, 11, 1]), Mask.causal() & Mask.padding([37, 11, 1], "left"),
+        Mask.window(3, 2), Mask.documents(torch.arange(37) // 5), Mask.bias(torch.randn(37, 37)),
+    ],
+    ids=["causal", "padding", "causal and padding", "window", "documents", "bias"],
+)  # fmt: skip
+def test_with_a_mask_too_forward_itself_was_observed(mask: Mask) -> None:
+    layer = MultiHeadAttention(24, num_heads=3, d_k=8, d_v=8, n_out=24, bias=True)
+    x = torch.randn(3, 37, 24)
+    record = layer.explain(x, mask=mask, batch=1)
+    assert np.array_equal(record.observed["projection/output"], array(layer(x, x, x, mask)[1]))
+    record.verify()
 
 
 def test_looking_changes_nothing() -> None:

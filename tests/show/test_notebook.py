@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import torch
 
-from qkv import MultiHeadAttention, SelfAttention
+from qkv import MaskedSelfAttention, MultiHeadAttention, SelfAttention
 
 
 class Tags(HTMLParser):
@@ -33,6 +33,11 @@ def test_html_is_well_formed_and_has_a_table_for_every_step():
     assert tags.open == []
     assert tags.seen.count("table") == len(c)
     assert tags.seen.count("details") == len(c.sections)
+
+
+def test_blocked_entries_are_shown_as_minus_infinity():
+    told = MaskedSelfAttention(2, mask=True).explain(torch.randn(3, 2))._repr_html_()
+    assert told.count("<td>-∞</td>") == 2 * 3  # three above the diagonal, in the mask and masked
 
 
 def test_tokens_are_escaped():

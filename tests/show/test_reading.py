@@ -8,9 +8,9 @@ import torch
 from openpyxl import load_workbook
 
 from qkv.errors import FileError
-from qkv.nn.attention import Attention, MultiHeadAttention
+from qkv.nn.attention import Attention, MultiHeadAttention, SelfAttention
 from qkv.show.reading import read_inputs
-from qkv.show.sheets import LEFT, lay_out, places
+from qkv.show.sheets import LEFT, addresses, lay_out
 from tests.show import libreoffice
 
 WORDS = ["draw", "=a", "<b>", "4"]
@@ -35,7 +35,7 @@ def assert_same(inputs, calculation, rtol=1e-15):
     assert {"inputs/encodings", "inputs/mask", "head 2/WK", "head 1/bQ"} <= set(given)
     for name, step in given.items():
         np.testing.assert_allclose(inputs.values[name], step.value, rtol=rtol, err_msg=name)
-        assert (inputs.rows[name], inputs.columns[name]) == (step.rows, step.columns), name
+        assert inputs.rows[name] == step.rows, name
 
 
 def test_every_given_matrix_comes_back_as_the_calculation_holds_it(tmp_path, calculation):
@@ -45,6 +45,27 @@ def test_every_given_matrix_comes_back_as_the_calculation_holds_it(tmp_path, cal
     assert inputs.values["head 2/WK"].shape == (5, 3)
     assert inputs.values["inputs/mask"][0, 1] == -np.inf
     assert inputs.rows["inputs/encodings"] == tuple(WORDS)
+
+
+def test_constants_come_back_apart_from_the_matrices(tmp_path):
+    torch.manual_seed(3)
+    c = SelfAttention(3, scale=0.3, softcap=5.0).explain(torch.randn(2, 3))
+    c.to_excel(tmp_path / "c.xlsx")
+    at = addresses(lay_out(c))
+    edited(tmp_path / "c.xlsx", lambda book: _put(book, at["cap"], 7.5))
+    inputs = read_inputs(tmp_path / "c.xlsx")
+    assert inputs.constants == {"scale": pytest.approx(0.3), "cap": 7.5}
+    assert list(inputs.values) == ["encodings", "WQ", "WK", "WV"]
+
+
+def test_the_constants_of_every_head_come_back(tmp_path, calculation):
+    calculation.to_excel(tmp_path / "c.xlsx")
+    constants = read_inputs(tmp_path / "c.xlsx").constants
+    assert constants == pytest.approx({"head 1/√d_k": 5**0.5, "head 2/√d_k": 5**0.5})
+
+
+def _put(book, place, value):
+    book[place.sheet].cell(place.top + 1, LEFT + 1).value = value
 
 
 def test_float32_inputs_come_back_exactly(tmp_path, calculation):
@@ -62,7 +83,7 @@ def test_they_come_back_after_libreoffice_saved_the_workbook(tmp_path, calculati
 
 def test_changed_cells_come_back_changed(tmp_path, calculation):
     calculation.to_excel(tmp_path / "c.xlsx")
-    at = places(lay_out(calculation))
+    at = addresses(lay_out(calculation))
 
     def change(book):
         for name, row, column, value in (

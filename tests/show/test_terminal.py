@@ -1,5 +1,6 @@
 """A Calculation in the terminal; the golden text is what a reader of the article expects."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def test_blocked_entries_are_printed_as_minus_infinity():
 def test_of_a_large_matrix_the_corner_is_shown_and_what_was_left_out_is_said():
     c = SelfAttention(40).explain(torch.randn(30, 40))
     told = text(c, Window(width=60, rows=5))
-    assert "… the corner of 30 × 40: 5 rows, 6 columns; the workbook holds all" in told
+    assert "… the corner of 30 × 40: 5 rows, 6 columns; all of it: c['encodings'], --json," in told
+    named = re.findall(r"all of it: c\['(.+)'\]", told)
+    assert named == [step.name for step in c if max(step.value.shape) > 5]
+    assert all(c[name].shape == c.step(name).value.shape for name in named)
 
 
 @pytest.mark.parametrize("width", [30, 60, 100])

@@ -14,7 +14,7 @@ from qkv.core.steps import attend
 from qkv.core.working import Working
 from qkv.nn.attention import Attention, MaskedSelfAttention, MultiHeadAttention, SelfAttention
 from qkv.show import workbook
-from qkv.show.sheets import LEFT, lay_out, places
+from qkv.show.sheets import LEFT, addresses, lay_out
 from tests.show import libreoffice
 
 WORDS = ["draw", "a", "map"]
@@ -165,7 +165,7 @@ def test_a_changed_input_changes_what_follows_as_pytorch_says(tmp_path):
     libreoffice.soffice()
     layer = drawn(MaskedSelfAttention, 2, mask=True)
     c = layer.explain(ENCODINGS, tokens=WORDS)
-    at = places(lay_out(c))
+    at = addresses(lay_out(c))
     paths = {name: tmp_path / f"{name}.xlsx" for name in ("encodings", "WK", "mask")}
     for name, path in paths.items():
         c.to_excel(path)
@@ -190,20 +190,18 @@ def test_a_changed_input_changes_what_follows_as_pytorch_says(tmp_path):
     free = drawn(MaskedSelfAttention, 2, mask=Mask.allow(opened))
     _assert_output(saved["mask"], c, free(ENCODINGS))
 
-    differ, _, tolerance = libreoffice.verdict(saved["mask"])
-    red = {
-        name: [i for i, x in enumerate(rows) if x > tolerance]
-        for name, rows in libreoffice.row_checks(saved["mask"], c).items()
-    }
-    assert red["queries"] == red["scaled"] == []
-    assert red["masked"] == red["weights"] == red["output"] == [0]
-    assert differ == sum(len(rows) for rows in red.values())
+    red = {name: libreoffice.red(path, c) for name, path in saved.items()}
+    assert red["mask"]["queries"] == red["mask"]["scaled"] == []
+    assert red["mask"]["masked"] == red["mask"]["weights"] == red["mask"]["output"] == [0]
+    assert red["WK"]["similarities"] == [0, 1, 2]  # the last row is counted too
+    for name, path in saved.items():
+        assert libreoffice.verdict(path)[0] == sum(map(len, red[name].values())), name
 
 
 def test_a_worksheet_to_fill_in_turns_green_when_it_is_right(tmp_path):
     libreoffice.soffice()
     c = attentions()["projected"]
-    at = places(lay_out(c))
+    at = addresses(lay_out(c))
     names = ["empty", "right", "wrong", "weights"]
     paths = {name: tmp_path / f"{name}.xlsx" for name in names}
     for name, path in paths.items():
@@ -222,11 +220,8 @@ def test_a_worksheet_to_fill_in_turns_green_when_it_is_right(tmp_path):
     shown = libreoffice.row_checks(saved["empty"], c)
     assert shown["head 1/similarities"] == shown["head 2/similarities"] == ["fill in"] * 3
     for name in ("right", "weights"):
-        differ, says, _ = libreoffice.verdict(saved[name])
-        assert (differ, says) == (0, "every row agrees with PyTorch"), name
-    tolerance = libreoffice.verdict(saved["wrong"])[2]
-    shown = libreoffice.row_checks(saved["wrong"], c)
-    red = {name: [i for i, x in enumerate(rows) if x > tolerance] for name, rows in shown.items()}
+        assert libreoffice.verdict(saved[name]) == (0, "every row agrees with PyTorch"), name
+    red = libreoffice.red(saved["wrong"], c)
     assert red["head 1/similarities"] == []
     assert red["head 2/similarities"] == [1]
 
@@ -234,7 +229,7 @@ def test_a_worksheet_to_fill_in_turns_green_when_it_is_right(tmp_path):
 def test_a_check_knows_minus_infinity_from_a_number_and_in_every_spelling(tmp_path):
     libreoffice.soffice()
     c = attentions()["masked"]
-    at = places(lay_out(c))
+    at = addresses(lay_out(c))
     edits = {"spelling": ("mask", -1e23), "number": ("masked", 0.0)}
     paths = [tmp_path / f"{name}.xlsx" for name in edits]
     for path, (name, value) in zip(paths, edits.values(), strict=True):
@@ -252,7 +247,7 @@ def test_a_check_cannot_pass_a_cell_that_is_an_error(tmp_path):
     c = attentions()["self"]
     c.to_excel(tmp_path / "self.xlsx")
     book = load_workbook(tmp_path / "self.xlsx")
-    place = places(lay_out(c))["similarities"]
+    place = addresses(lay_out(c))["similarities"]
     book[place.sheet].cell(place.top + 1, LEFT + 1).value = "=1/0"
     book.save(tmp_path / "self.xlsx")
     (saved,) = libreoffice.recalculated(tmp_path / "self.xlsx")

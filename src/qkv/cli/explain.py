@@ -1,11 +1,12 @@
 """`qkv explain`: a sentence's attention step by step, and the proof of every number."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qkv.errors import ArgumentError
+from qkv.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
     from qkv.core.calculation import Calculation
@@ -28,8 +29,8 @@ Layer = Annotated[int | None, typer.Option(help="Layer of the model, from 1.")]
 Head = Annotated[int | None, typer.Option(help="Head of the layer, from 1.")]
 Tokens = Annotated[str | None, typer.Option(metavar="A:B", help="Read only these tokens.")]
 Masked = Annotated[bool, typer.Option("--mask", help="A token sees only what precedes it.")]
-NumHeads = Annotated[int, typer.Option(help="Heads, where no model is given.")]
-Seed = Annotated[int, typer.Option(help="What weights and encodings are drawn from.")]
+NumHeads = Annotated[int | None, typer.Option(help="Heads, where no model is given (1).")]
+Seed = Annotated[int | None, typer.Option(help="What weights and encodings are drawn from (42).")]
 Places = Annotated[int, typer.Option(help="Decimal places of the calculation by hand.")]
 Given = Annotated[Path | None, typer.Option(help="Encodings, weights, mask: JSON or a workbook.")]
 Excel = Annotated[Path | None, typer.Option(help="Write a workbook that recalculates itself.")]
@@ -41,6 +42,24 @@ Example = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
+TAKES = {
+    "TEXT": ("--tokens", "--mask", "--num-heads", "--seed"),
+    "--model": ("--layer", "--head", "--tokens"),
+    "--given": ("--mask", "--num-heads", "--seed"),
+    "--example": ("--seed",),
+}
+"""Options that have a say, by where the numbers come from."""
+
+WHY = {
+    "TEXT": "--layer and --head pick from a model; say --model minilm too",
+    "--model": "a model has its own mask, number of heads and weights",
+    "--given": "what is read and looked at stands in the file",
+    "--example": "an example is always the same, but for --seed",
+}
+
+RANGES = {"places": (0, 12), "num_heads": (1, 64), "seed": (0, 2**32 - 1)}
+
+
 def explain(
     text: Annotated[str | None, typer.Argument(help="The sentence.")] = None,
     *,
@@ -49,8 +68,8 @@ def explain(
     head: Head = None,
     tokens: Tokens = None,
     mask: Masked = False,
-    num_heads: NumHeads = 1,
-    seed: Seed = 42,
+    num_heads: NumHeads = None,
+    seed: Seed = None,
     places: Places = 4,
     given: Given = None,
     excel: Excel = None,
@@ -59,36 +78,76 @@ def explain(
     json: Json = False,
 ) -> None:
     """Show a sentence's attention step by step, and prove every number."""
-    if [text, given, example].count(None) != 2:
-        raise ArgumentError("wanted one of TEXT, --given FILE and --example NAME; see --help")
-    if blank is not None and excel is None:
-        raise ArgumentError("--blank leaves a step empty in the workbook; say --excel FILE too")
-    if model is None and (layer, head) != (None, None):
-        raise ArgumentError("--layer and --head pick from a model; say --model minilm too")
-    if model is not None and (text is None or mask or num_heads != 1):
-        raise ArgumentError("--model takes a TEXT, and has its own mask and number of heads")
+    source = _source(text, model, given, example)
+    said = {"--layer": layer, "--head": head, "--tokens": tokens, "--mask": mask or None,
+            "--num-heads": num_heads, "--seed": seed}  # fmt: skip
+    _check_options(source, [name for name, value in said.items() if value is not None])
+    _check_numbers(places=places, num_heads=num_heads, seed=seed)
+    _check_workbook(excel, blank)
+    if head is not None and layer is None:
+        raise ArgumentError("--head needs a layer: say --layer too")
     from qkv.cli import output
 
-    heads = None
-    if model is not None:
-        assert text is not None
+    heads, seed = None, 42 if seed is None else seed
+    if text is not None and model is not None:
         calculation, heads = _in_model(text, model, layer, head, tokens)
     elif text is not None:
         calculation = _in_words(text, tokens, mask, num_heads, seed)
     else:
         calculation = _from_elsewhere(given, example, mask, num_heads, seed)
-    report = output.Report(calculation, heads, places)
+    told = output.told(output.Report(calculation, heads, places), excel, json)
     if excel is not None:
         calculation.to_excel(excel, blank=blank, places=places)
-    output.show(report, excel, json)
+    output.write(told)
+
+
+def _source(text: str | None, model: str | None, given: Path | None, example: str | None) -> str:
+    """Say where the numbers come from."""
+    if [text, given, example].count(None) != 2:
+        raise ArgumentError("wanted one of TEXT, --given FILE and --example NAME; see --help")
+    if model is not None:
+        if text is None:
+            raise ArgumentError("--model reads a TEXT; leave --given and --example away")
+        return "--model"
+    return "TEXT" if text is not None else "--given" if given is not None else "--example"
+
+
+def _check_options(source: str, said: list[str]) -> None:
+    """Refuse what would have no effect: whoever says it means something by it."""
+    surplus = [name for name in said if name not in TAKES[source]]
+    if surplus:
+        raise ArgumentError(f"{', '.join(surplus)} cannot go with {source}: {WHY[source]}")
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        low, high = RANGES[name]
+        if number is not None and not low <= number <= high:
+            raise ArgumentError(f"{name} is {number}; wanted {low} to {high}")
+
+
+def _check_workbook(excel: Path | None, blank: str | None) -> None:
+    if excel is None:
+        if blank is not None:
+            raise ArgumentError("--blank leaves a step empty in the workbook; say --excel FILE too")
+        return
+    if excel.suffix.lower() != ".xlsx":
+        raise ArgumentError(f"excel is {str(excel)!r}; wanted a name that ends in .xlsx")
+    if not os.path.isdir(excel.parent):
+        raise FileError(f"cannot write {excel}: there is no folder {excel.parent}")
+    if os.path.isdir(excel):
+        raise FileError(f"cannot write {excel}: it is a folder")
+    if not os.access(excel if os.path.exists(excel) else excel.parent, os.W_OK):
+        raise FileError(f"cannot write {excel}: there is no permission to")
 
 
 def _in_words(
-    text: str, tokens: str | None, mask: bool, num_heads: int, seed: int
+    text: str, tokens: str | None, mask: bool, num_heads: int | None, seed: int
 ) -> "Calculation":
     from qkv.explaining.text import cut, explain_words, words
 
-    return explain_words(cut(words(text), tokens), mask=mask, num_heads=num_heads, seed=seed)
+    heads = 1 if num_heads is None else num_heads
+    return explain_words(cut(words(text), tokens), mask=mask, num_heads=heads, seed=seed)
 
 
 def _in_model(
@@ -97,14 +156,14 @@ def _in_model(
     from qkv.explaining.model import ModelText
 
     read = ModelText.read(text, model, tokens)
-    if head is not None:
+    if layer is not None and head is not None:
         return read.explain(layer, head), None
     heads = read.heads(layer)
     return read.explain(heads.first.layer, heads.first.head), heads
 
 
 def _from_elsewhere(
-    given: Path | None, example: str | None, mask: bool, num_heads: int, seed: int
+    given: Path | None, example: str | None, mask: bool, num_heads: int | None, seed: int
 ) -> "Calculation":
     if example is not None:
         from qkv.explaining.examples import explain_example

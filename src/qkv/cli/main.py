@@ -1,10 +1,12 @@
 """The application: its commands, and how errors end."""
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
+from qkv.cli import printable
 from qkv.cli.explain import HELP, explain
 from qkv.errors import QkvError, VerificationError
 
@@ -39,13 +41,23 @@ def run() -> None:
         _end(f"the proof failed: {error}", 1)
     except QkvError as error:
         _end(str(error), 2)
-    except BrokenPipeError:  # the reader has seen enough: `qkv explain … | head`
-        sys.stderr.close()
+    except OSError as error:
+        _let_go()
+        _end(f"cannot write the output: {error.strerror or error}", 2)
+    except SystemExit as end:
+        # The reader has seen enough (`qkv explain … | head`). Typer ends that with 1, which
+        # means here that a proof failed.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        _let_go()
         sys.exit(0)
-    except KeyboardInterrupt:
-        _end("interrupted", 130)
+
+
+def _let_go() -> None:
+    """Turn stdout away from what cannot be written to: Python flushes it on the way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _end(message: str, code: int) -> None:
-    print(f"qkv: {message}", file=sys.stderr)  # noqa: T201
+    print(f"qkv: {printable(message)}", file=sys.stderr)  # noqa: T201
     sys.exit(code)

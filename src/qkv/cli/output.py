@@ -4,22 +4,31 @@ import json
 import sys
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from qkv.cli import printable
 from qkv.core.calculation import Calculation, Step
 from qkv.core.proof import ByHand, Verification, difference
 from qkv.core.recompute import Array
-from qkv.explaining.model import HeadTable
+from qkv.explaining.model import HeadTable, Link
 from qkv.show.spelling import equation
 from qkv.show.terminal import Window, matrix, rendered, table
 
 SIDE_BY_SIDE = 3
 """Columns of the result that the proof shows."""
+
+SOURCES = {
+    "steps": "recorded step by step",
+    "fused": "by PyTorch's fused kernel",
+    "NumPy": "by NumPy in float64",
+    "hand": "by hand",
+}
+"""Where a result comes from, by the name above its columns."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +50,36 @@ class Report:
         return self.calculation.by_hand(self.places)
 
 
-def show(report: Report, workbook: Path | None, as_json: bool) -> None:
-    """Print a report to stdout."""
+def told(report: Report, workbook: Path | None, as_json: bool) -> str:
+    """Return all that is printed; raises VerificationError where the proof fails."""
     if as_json:
-        sys.stdout.write(json.dumps(_plain(report, workbook), ensure_ascii=False) + "\n")
-        return
-    console = Console(highlight=False, soft_wrap=True)
+        unicode = sys.stdout is None or sys.stdout.encoding.lower().startswith("utf")
+        return f"{json.dumps(_plain(report, workbook), ensure_ascii=not unicode)}\n"
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    page = StringIO()
+    console = Console(file=page, force_terminal=terminal or None, highlight=False, soft_wrap=True)
     window = Window(width=max(60, min(console.width, 160)))
+    console.width = window.width  # rich prints nothing where COLUMNS is 0
     if report.heads is not None:
-        console.print(_heads(report.heads, window))
+        console.print(_heads(report.heads))
     else:
         console.print(rendered(report.calculation, window))
     console.print(proof(report, window))
     if workbook is not None:
-        console.print(Text(f"\nworkbook: {workbook}"))
+        console.print(Text(f"\nworkbook: {printable(str(workbook))}"))
+    return page.getvalue()
 
 
-def _heads(heads: HeadTable, window: Window) -> Any:
+def write(text: str) -> None:
+    """Write to stdout at once; what its encoding lacks becomes a question mark."""
+    if sys.stdout is None:  # closed by whoever started the command: nobody wants to read
+        return
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()
+
+
+def _heads(heads: HeadTable) -> Group:
     rows = [
         (str(h.layer), str(h.head), f"{h.linking:.2f}", f"{h.reach:.1f}", _links(h.links))
         for h in heads.ranked
@@ -77,12 +99,12 @@ def _heads(heads: HeadTable, window: Window) -> Any:
     )
 
 
-def _links(links: tuple[Any, ...]) -> str:
+def _links(links: tuple[Link, ...]) -> str:
     return ", ".join(f"{link.source} → {link.target} {link.weight:.2f}" for link in links)
 
 
 def proof(report: Report, window: Window) -> Group:
-    """Return the result from four sources side by side, and how far they are apart."""
+    """Return the result from every source side by side, and how far they are apart."""
     c, last = report.calculation, report.calculation.steps[-1]
     recomputed = report.verified.recomputed[last.name]
     sources = {"steps": last.value, "fused": c.observed.get(last.name), "NumPy": recomputed}
@@ -95,12 +117,12 @@ def proof(report: Report, window: Window) -> Group:
     ]
     first = report.heads and report.heads.first
     where = f"layer {first.layer}, head {first.head}, " if first else ""
-    told = "recorded step by step, by PyTorch's fused kernel, by NumPy in float64, by hand"
+    by = ", ".join(SOURCES[name] for name in shown)
     values = np.stack([value for _, value in columns], axis=1)
     names = tuple(name for name, _ in columns)
     lines: list[RenderableType] = [
         Text("\nThe proof", style="bold"),
-        Text(f"{where}{last.name}: {told}", style="dim"),
+        Text(f"{where}{last.name}: {by}", style="dim"),
         matrix(values, last.rows, names, window),
         Text(str(report.verified)),
         Text(str(report.by_hand)),
@@ -108,7 +130,7 @@ def proof(report: Report, window: Window) -> Group:
     return Group(*lines)
 
 
-def _plain(report: Report, workbook: Path | None) -> dict[str, Any]:
+def _plain(report: Report, workbook: Path | None) -> dict[str, object]:
     c, verified = report.calculation, report.verified
     last = c.steps[-1].name
     heads = None if report.heads is None else report.heads.plain()
@@ -133,7 +155,7 @@ def _apart(calculation: Calculation, name: str) -> float | None:
     return None if seen is None else difference(seen, calculation.step(name).value)
 
 
-def _plain_step(step: Step, calculation: Calculation) -> dict[str, Any]:
+def _plain_step(step: Step, calculation: Calculation) -> dict[str, object]:
     return {
         "name": step.name,
         "equation": equation(step, calculation),

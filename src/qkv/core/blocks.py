@@ -1,4 +1,4 @@
-"""The same attention in exact blocks: for what no fused kernel takes, and where blocks are faster.
+"""The same attention in blocks: for what no fused kernel takes, and where blocks are faster.
 
 A block is small enough for the processor's cache, so memory grows with n · d, not with n × n.
 """
@@ -82,7 +82,7 @@ def _size(queries: int, keys: int, groups: int) -> tuple[int, int]:
     """Rows, and key/value heads, of a block: every thread gets a head, and its pairs its cache."""
     height = max(1, min(queries, ROWS, max(64, TALL // max(1, keys))))
     pairs = height * max(1, keys) * groups
-    threads = torch.get_num_threads()
+    threads = 1 if torch.compiler.is_compiling() else torch.get_num_threads()
     return height, max(1, threads // groups, threads * PAIRS // pairs)
 
 

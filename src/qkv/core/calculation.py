@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from qkv.core import proof
 from qkv.core.operations import INPUTS, Operation
@@ -166,11 +166,29 @@ class Calculation:
         """
         return proof.by_hand(self, places)
 
-    def to_excel(self, path: str | PathLike[str], **options: Any) -> None:
-        """Write a workbook that recalculates itself; see `qkv.show.workbook.write`."""
+    def to_excel(
+        self,
+        path: str | PathLike[str],
+        *,
+        minus_infinity: float = -1e30,
+        blank: str | None = None,
+        places: int = 4,
+    ) -> None:
+        """Write a workbook that recalculates itself.
+
+        Args:
+            path: of the .xlsx file.
+            minus_infinity: what stands for −∞, which worksheets do not know.
+            blank: name of a step that is left empty for a person to fill in.
+            places: decimal places that such a person writes.
+
+        Raises:
+            FileError: it cannot be written; nothing is left behind.
+            ArgumentError: the calculation is too large for a workbook, or an argument is wrong.
+        """
         from qkv.show import workbook
 
-        workbook.write(self, path, **options)
+        workbook.write(self, path, minus_infinity=minus_infinity, blank=blank, places=places)
 
     def plot(self) -> "Figure":
         """Draw every step as a labelled heat map (needs the extra `plot`)."""

@@ -1,4 +1,4 @@
-"""`attention`: softmax(Q Kᵀ / √d_k + M) V by one fused call, whatever the shapes and the mask."""
+"""`attention`: softmax(Q Kᵀ / √d_k + M) V, fused wherever PyTorch has a kernel for it."""
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,9 @@ def attention(
 ) -> Float[Tensor, "*batch_heads queries d_v"]:
     """softmax(Q Kᵀ / √d_k + M) V        Vaswani et al. 2017, equation 1.
 
-    Runs PyTorch's fused kernel: n × n matrices are never formed, unless `dropout` is above 0 on
-    a CPU. A soft cap, a trained bias and bfloat16 inference on a CPU run exact blocks of rows.
+    Runs PyTorch's fused kernel, so that similarities never stand as n × n, unless `dropout` is
+    above 0 on a CPU. A mask over pairs is handed over whole up to 2048 × 2048 and row by row
+    beyond. A soft cap, a trained bias and bfloat16 inference on a CPU run in blocks of rows.
 
     Args:
         q: queries; axes may be missing on the left down to (queries, d_k).

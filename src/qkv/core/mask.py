@@ -51,11 +51,14 @@ class Mask:
         return Mask((Band(None, 0, offset),))
 
     @staticmethod
-    def window(before: int, after: int = 0) -> "Mask":
-        """Let every query look at itself, `before` keys before it and `after` keys after it."""
+    def window(before: int, after: int = 0, *, offset: int | None = None) -> "Mask":
+        """Let every query look at itself, `before` keys before it and `after` keys after it.
+
+        `offset` says which key is a query's own, as for `causal`.
+        """
         if before < 0 or after < 0:
             raise MaskError(f"window({before}, {after}): wanted numbers of neighbours, 0 or more")
-        return Mask((Band(before, after),))
+        return Mask((Band(before, after, offset),))
 
     @staticmethod
     def padding(
@@ -67,7 +70,7 @@ class Mask:
             lengths: real keys of each example, axes (batch…).
             side: where the padding stands.
         """
-        tensor = torch.as_tensor(lengths)
+        tensor = torch.as_tensor(lengths).clone()
         if side not in ("right", "left"):
             raise MaskError(f"side is {side!r}; wanted 'right' or 'left'")
         if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.dim() == 0:
@@ -88,11 +91,15 @@ class Mask:
         return Mask((Pairs(values[None] if values.dim() == 1 else values[..., None, None, :]),))
 
     @staticmethod
-    def documents(ids: Int[Tensor, "*batch keys"]) -> "Mask":
+    def documents(ids: Sequence[int] | Int[Tensor, "*batch keys"]) -> "Mask":
         """Let every token look at the tokens of its own document; axes (batch…, tokens)."""
-        if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.dim() == 0:
-            raise MaskError("documents wants a tensor of whole numbers, one a token")
-        return Mask((Documents(ids),))
+        tensor = torch.as_tensor(ids).clone()
+        if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.dim() == 0:
+            raise MaskError(
+                f"documents got {tensor.dtype} with {tensor.dim()} axes; wanted one whole number "
+                f"a token: [0, 0, 1]"
+            )
+        return Mask((Documents(tensor),))
 
     @staticmethod
     def allow(pairs: Bool[Tensor, "..."]) -> "Mask":
@@ -106,7 +113,10 @@ class Mask:
 
     @staticmethod
     def bias(added: Float[Tensor, "..."]) -> "Mask":
-        """Add numbers to the scaled similarities; −∞ blocks. May be trained."""
+        """Add numbers to the scaled similarities; −∞ blocks, as does what is below −1E+20.
+
+        The tensor is not copied: it may be trained.
+        """
         if not isinstance(added, Tensor) or not added.is_floating_point():
             raise MaskError(
                 f"bias got {_kind(added)}; wanted a tensor of floats, or allow/forbid for bools"
@@ -150,7 +160,8 @@ class Mask:
         """Return M, which is added to the scaled similarities: 0 where open, −∞ where not."""
         keys = queries if keys is None else keys
         self.check(queries, keys)
-        tile = self.tile(range(queries), range(keys), queries=queries, keys=keys)
+        whole, cpu = (range(queries), range(keys)), torch.device("cpu")
+        tile = self.tile(*whole, queries=queries, keys=keys, device=cpu)
         if isinstance(tile, bool):
             tile = torch.full((queries, keys), tile)
         dtype = tile.dtype if tile.is_floating_point() else torch.get_default_dtype()
@@ -202,7 +213,7 @@ def _bools(name: str, tensor: Tensor) -> Tensor:
             f"{name} got {_kind(tensor)}; wanted a tensor of bools (0 and 1 as numbers are "
             f"ambiguous: say `tensor == 1`)"
         )
-    return tensor
+    return tensor.clone()  # a mask does not change with the caller's tensor
 
 
 def _unambiguous(name: str, pairs: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from qkv.core.operations import BLOCKED
 from qkv.errors import MaskError
 
 Tile = bool | Tensor
@@ -66,7 +67,7 @@ class Band:
         if self.offset is None and queries > keys:
             raise MaskError(
                 f"{queries} queries look at {keys} keys under a causal mask or a window: which "
-                f"query is the last? Say Mask.causal(offset=0) to align them at the first"
+                f"query is the last? Say offset=0 to align them at the first"
             )
 
     def tile(self, region: Region, device: Device) -> Tile:
@@ -180,7 +181,9 @@ class Pairs:
         if values.shape[-1] > 1:
             values = values[..., region.columns.start : region.columns.stop]
         values = values.to(device)
-        return values if self.is_bias else settled(values)
+        if self.is_bias:  # what blocks everywhere else blocks here: −1E+30, or a dtype's least
+            return values.masked_fill(values <= BLOCKED, -torch.inf)
+        return settled(values)
 
     def only_keys(self, queries: int) -> bool:
         same_for_heads = self.values.dim() < 3 or self.values.shape[-3] == 1

@@ -78,11 +78,9 @@ def replay(
 def verify(calculation: "Calculation", tolerance: float | None) -> Verification:
     """Compare every recorded and observed value with its recomputation, or raise."""
     recomputed = replay(calculation.steps)
-    reach = _reach(calculation.steps, recomputed)
-    allowed = {
-        name: tolerance if tolerance is not None else 16 * calculation.eps * (1 + largest)
-        for name, largest in reach.items()
-    }
+    allowed = tolerances(calculation, recomputed)
+    if tolerance is not None:
+        allowed = dict.fromkeys(allowed, tolerance)
     differences = {
         step.name: difference(step.value, recomputed[step.name]) for step in calculation.steps
     }
@@ -94,6 +92,23 @@ def verify(calculation: "Calculation", tolerance: float | None) -> Verification:
         _confirm("fused", name, distance, allowed[name])
         fused = max(distance, fused or 0.0)
     return Verification(worst, differences[worst], allowed[worst], fused, recomputed)
+
+
+def tolerances(
+    calculation: "Calculation", recomputed: Mapping[str, Array] | None = None
+) -> dict[str, float]:
+    """Return how far each step may be from its recomputation, by the name of the step.
+
+    16 eps · (1 + the largest number that leads to the step), eps being that of the precision in
+    which it was recorded.
+
+    Args:
+        calculation: the steps.
+        recomputed: their float64 matrices, where `replay` has them already.
+    """
+    values = replay(calculation.steps) if recomputed is None else recomputed
+    reach = _reach(calculation.steps, values)
+    return {name: 16 * calculation.eps * (1 + largest) for name, largest in reach.items()}
 
 
 def by_hand(calculation: "Calculation", places: int) -> ByHand:

@@ -108,7 +108,7 @@ def project(
     features = [str(i + 1) for i in range(projection.weight.shape[0])]
     given = w.given(
         f"{section}{weight}", projection.weight, symbol=weight, rows=features,
-        says=f"trained; makes the {name}",
+        says=f"changes in training; makes the {name}",
     )  # fmt: skip
     bare = name if projection.bias is None else f"{name} before bias"
     product = w.step(

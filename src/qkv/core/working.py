@@ -1,6 +1,7 @@
 """`Working`: writes a Calculation down step by step while PyTorch computes it."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from qkv.core.calculation import Calculation, Step
 from qkv.core.operations import SELECTING, Operation, compute
 from qkv.core.recompute import Array
-from qkv.errors import ArgumentError, ShapeError
+from qkv.errors import ArgumentError, NameNotFoundError, ShapeError
 
 Labels = Sequence[str] | None
 
@@ -51,6 +52,8 @@ class Working:
         value = value.detach()
         if value.dim() != 2:
             raise ShapeError(f"{name} has {value.dim()} axes; a step is a matrix with 2")
+        if not value.is_floating_point():
+            raise ArgumentError(f"{name} is {value.dtype}; wanted floats: tensor.float()")
         allowed = value.isfinite() | (value.isneginf() & blocks)
         bad = (~allowed).nonzero()
         if len(bad):
@@ -79,9 +82,24 @@ class Working:
         columns: Labels = None,
         selection: Sequence[int] = (),
     ) -> str:
-        """Compute one operation of earlier steps and write it down."""
+        """Compute one operation of earlier steps and write it down.
+
+        Raises:
+            NameNotFoundError: an operand is no earlier step.
+            ShapeError: the operands do not fit each other.
+        """
+        unknown = [operand for operand in operands if operand not in self._steps]
+        if unknown:
+            raise NameNotFoundError(
+                f"{name} uses {unknown[0]!r}, which is no earlier step; there are: "
+                f"{', '.join(self._steps)}"
+            )
         tensors = [self._tensors[operand] for operand in operands]
-        value = compute(operation, tensors, tuple(selection))
+        try:
+            value = compute(operation, tensors, tuple(selection))
+        except (RuntimeError, IndexError) as error:
+            shapes = ", ".join(f"{o} is {tuple(self._tensors[o].shape)}" for o in operands)
+            raise ShapeError(f"{name} cannot be computed by {operation}: {shapes}") from error
         known = _labels(operation, [self._steps[o] for o in operands], tuple(selection), symbol)
         named = (rows or known[0], columns or known[1])
         chosen = tuple(selection) if operation in SELECTING else ()
@@ -99,7 +117,7 @@ class Working:
         """Return the Calculation; `observed` are results of the real path by step name."""
         eps = max(torch.finfo(tensor.dtype).eps for tensor in self._tensors.values())
         seen = {name: _frozen(value) for name, value in (observed or {}).items()}
-        return Calculation(self._title, tuple(self._steps.values()), eps, seen)
+        return Calculation(self._title, tuple(self._steps.values()), eps, MappingProxyType(seen))
 
     def _add(
         self,

@@ -18,9 +18,9 @@ def explain(what: nn.Module | Tensor, *inputs: Any, **options: Any) -> Calculati
     Args:
         what: one of qkv's attention modules, or q with the axes (batch…, heads, queries, d_k).
         inputs: what the module's `forward` takes, or k and v.
-        options: `tokens` and `key_tokens` label the rows and columns, `batch` picks one example,
-            `mask` says who may look at whom; `head` picks one head of a module;
-            `scale` and `softcap` go with tensors.
+        options: `tokens` label the rows and `batch` picks one example, always. `mask` and
+            `key_tokens` go with tensors, `Attention` and `MultiHeadAttention`, `head` with the
+            last, `scale` and `softcap` with tensors.
 
     Raises:
         ArgumentError: `what` is neither, or holds NaN or infinite numbers.

@@ -13,7 +13,7 @@ from qkv.core.working import Working
 from qkv.errors import ArgumentError
 from qkv.explaining.text import ARTICLE, embed, encode, explain_words
 from qkv.nn.attention import Attention
-from qkv.nn.explain import write
+from qkv.nn.explain import explain_written
 
 
 def explain_example(name: str, *, seed: int = 42) -> Calculation:
@@ -124,11 +124,10 @@ def _cross(seed: int) -> Calculation:
     english = ["the", "sky", "is", "blue"]
     spanish = ["<start>", "el", "cielo", "es", "azul"]
     layer = Attention()
-    recipe = layer.recipe()
     w = Working("Cross-attention: the Spanish sentence looks at the English one")
     y = encode(w, english, seed, name="key ")
     x = encode(w, spanish, seed + 1, name="query ")
-    return write(w, layer, recipe, (x, y, y), None)
+    return explain_written(w, layer, x, y, None)
 
 
 def _lookup(seed: int) -> Calculation:

@@ -13,6 +13,7 @@ from qkv.errors import ArgumentError
 from qkv.explaining.text import window
 from qkv.models import load
 from qkv.models.bert import Bert
+from qkv.nn.attention import MultiHeadAttention
 
 SHOWN = 12
 """Heads that the table shows."""
@@ -92,8 +93,8 @@ class ModelText:
     states: tuple[Tensor, ...]
 
     @classmethod
-    def read(cls, text: str, model: str, chosen: str | None = None) -> "ModelText":
-        """Let a model read a text, or only the tokens that "A:B" takes of it.
+    def read(cls, text: str, model: str, tokens: str | None = None) -> "ModelText":
+        """Let a model read a text, or only those of its tokens that `tokens`, "A:B", takes.
 
         Raises:
             ArgumentError: the text is empty, or longer than the model can read.
@@ -102,7 +103,7 @@ class ModelText:
         loaded = load(model)
         found = loaded.tokenizer(text)
         own = [i for i, special in enumerate(found.special) if not special]
-        taken = {own[i] for i in window(len(own), chosen)}
+        taken = {own[i] for i in window(len(own), tokens)}
         kept = [i for i, special in enumerate(found.special) if special or i in taken]
         ids = torch.tensor([[found.ids[i] for i in kept]])
         with torch.no_grad():
@@ -111,32 +112,47 @@ class ModelText:
         names = tuple(found.names[i] for i in kept)
         return cls(loaded, names, words, tuple(state[0] for state in states[:-1]))
 
-    def explain(self, layer: int | None, head: int) -> Calculation:
-        """Write one head down, without the projection behind it; counted from 1."""
-        if layer is None:
-            raise ArgumentError("--head needs a layer: say --layer too")
-        module = self.model.layers[self._checked("layer", layer, len(self.states)) - 1].attention
-        head = self._checked("head", head, module.num_heads)
-        told = module.explain(self.states[layer - 1], head=head - 1, tokens=self.tokens)
+    def explain(self, layer: int, head: int) -> Calculation:
+        """Write one head down, without the projection behind it; counted from 1.
+
+        Raises:
+            ArgumentError: there is no such layer or head.
+        """
+        module, x = self._attention(layer)
+        head = _checked("head", head, module.num_heads)
+        told = module.explain(x, head=head - 1, tokens=self.tokens)
         return Calculation(f"Layer {layer}: {told.title}", told.steps, told.eps, told.observed)
 
+    @torch.no_grad()
+    def weights(self, layer: int) -> Array:
+        """softmax(Q Kᵀ / √d_k) of every head of a layer: (heads, tokens, tokens)."""
+        module, x = self._attention(layer)
+        q, k, _ = module.project(x, x, x)
+        scale = module.d_k**-0.5 if module.scale is None else module.scale
+        weights: Array = (q @ k.mT * scale).softmax(-1).to("cpu", torch.float64).numpy()
+        return weights
+
     def heads(self, layer: int | None = None) -> HeadTable:
-        """Rank the heads of a layer, or of all layers, by how much they link words."""
-        if layer is not None:
-            self._checked("layer", layer, len(self.states))
-        layers = range(1, len(self.states) + 1) if layer is None else [layer]
-        weights = {
-            (at, head): np.asarray(self.explain(at, head)["weights"])
-            for at in layers
-            for head in range(1, self.model.layers[at - 1].attention.num_heads + 1)
-        }
-        looks = sorted(
-            (self._look(matrix, *place) for place, matrix in weights.items()),
-            key=lambda look: -look.linking,
-        )
+        """Rank the heads of a layer, or of all layers, by how much they link words.
+
+        Raises:
+            ArgumentError: there is no such layer.
+        """
+        looks: list[HeadLook] = []
+        total: Array = np.zeros((len(self.tokens), len(self.tokens)))
+        for at in range(1, len(self.states) + 1) if layer is None else [layer]:
+            weights = self.weights(at)
+            looks += [self._look(matrix, at, head) for head, matrix in enumerate(weights, start=1)]
+            total += weights.sum(axis=0)
         where = "all layers" if layer is None else f"layer {layer}"
         title = f"{len(self.tokens)} tokens, {where}: {len(looks)} heads"
-        return HeadTable(title, tuple(looks[:SHOWN]), self._looks(list(weights.values())))
+        ranked = sorted(looks, key=lambda look: -look.linking)
+        return HeadTable(title, tuple(ranked[:SHOWN]), self._looks(total / len(looks)))
+
+    def _attention(self, layer: int) -> tuple[MultiHeadAttention, Tensor]:
+        """The attention of a layer, counted from 1, and what goes into it."""
+        at = _checked("layer", layer, len(self.states)) - 1
+        return self.model.layers[at].attention, self.states[at]
 
     def _links(self, matrix: Array, apart: int) -> Array:
         """Weights between the text's own tokens, 0 to those less than so far apart."""
@@ -156,11 +172,9 @@ class ModelText:
         )
         return HeadLook(layer, head, float(best.mean()), float(2 ** entropy.mean()), links)
 
-    def _looks(
-        self, matrices: list[Array]
-    ) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
-        """For every word the others that it looks at most, over all heads."""
-        mean = self._links(np.mean(matrices, axis=0), apart=1)
+    def _looks(self, mean: Array) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
+        """For every word the others that it looks at most, by the mean of all heads."""
+        mean = self._links(mean, apart=1)
         names = [self.tokens[place] for place in self.words]
         return tuple(
             (name, tuple((names[j], float(row[j])) for j in np.argsort(-row)[:LOOKS] if row[j]))
@@ -171,8 +185,8 @@ class ModelText:
         names = (self.tokens[self.words[source]], self.tokens[self.words[target]])
         return Link(*names, weight, layer, head)
 
-    @staticmethod
-    def _checked(name: str, number: int, count: int) -> int:
-        if not 1 <= number <= count:
-            raise ArgumentError(f"--{name} is {number}; there are {name}s 1 to {count}")
-        return number
+
+def _checked(name: str, number: int, count: int) -> int:
+    if not 1 <= number <= count:
+        raise ArgumentError(f"{name} is {number}; there are {name}s 1 to {count}")
+    return number

@@ -9,9 +9,10 @@ from torch import Tensor
 from qkv.core import steps
 from qkv.core.calculation import Calculation
 from qkv.core.fused import attention
-from qkv.core.mask import Mask, wanted
+from qkv.core.mask import Mask
 from qkv.core.working import Working
-from qkv.errors import ArgumentError, ShapeError
+from qkv.errors import ArgumentError
+from qkv.nn.explain import example_index, example_mask
 
 
 @torch.no_grad()
@@ -32,8 +33,12 @@ def explain_tensors(
     Two axes are one head, three axes (heads, tokens, values); axes before them are the batch.
     """
     observed = attention(q, k, v, mask, scale=scale, softcap=softcap)
-    matrices = None if mask is None else wanted("mask", mask).matrix(q.shape[-2], k.shape[-2])
-    index = _index(q.shape[:-3], batch)
+    index = example_index(q.shape[:-3], batch)
+    if not k.shape[-2]:
+        raise ArgumentError(f"k has no keys, its shape is {tuple(k.shape)}; wanted one row a token")
+    matrices = None
+    if mask is not None:
+        matrices = example_mask(mask, q.shape[-2], k.shape[-2], index)
     q, k, v, observed = (_heads(x, index) for x in (q, k, v, observed))
     if key_tokens is None and len(q[0]) == len(k[0]):
         key_tokens = tokens
@@ -53,7 +58,7 @@ def explain_tensors(
         w.given(f"{section}values", v[shared], symbol="V", rows=key_tokens)
         blocked = None
         if matrices is not None:
-            m = _matrix_of(matrices, index, head).to(queries)
+            m = matrices[head if len(matrices) > 1 else 0].to(queries)
             blocked = w.given(
                 f"{section}mask", m, symbol="M", blocks=True, rows=tokens, columns=key_tokens
             )
@@ -65,23 +70,5 @@ def explain_tensors(
     return w.finish(seen)
 
 
-def _index(axes: torch.Size, batch: int | tuple[int, ...]) -> tuple[int, ...]:
-    index = (batch,) if isinstance(batch, int) else batch
-    index = (*index, *(0 for _ in axes[len(index) :]))[: len(axes)]
-    if any(not -n <= i < n for i, n in zip(index, axes, strict=True)):
-        raise ShapeError(f"batch is {batch}, but the batch axes are {tuple(axes)}")
-    return index
-
-
 def _heads(x: Tensor, index: tuple[int, ...]) -> Tensor:
     return x[index] if x.dim() > 2 else x[None]
-
-
-def _matrix_of(matrices: Tensor, index: tuple[int, ...], head: int) -> Tensor:
-    if matrices.dim() == 2:
-        return matrices
-    lead = matrices.dim() - 3
-    at = tuple(0 if n == 1 else i for n, i in zip(matrices.shape[:lead], index, strict=False))
-    heads = matrices[at] if at else matrices
-    heads = heads.reshape(-1, *heads.shape[-2:])
-    return heads[head if len(heads) > 1 else 0]

@@ -12,12 +12,15 @@ from qkv.core.working import Working
 from qkv.errors import ArgumentError
 from qkv.nn.attending import as_mask
 from qkv.nn.attention import MultiHeadAttention, SelfAttention
-from qkv.nn.explain import write
+from qkv.nn.explain import explain_written
 
 N_EMBED = 2
 
 ARTICLE = ("draw", "a", "map")
 """The three words whose encodings are known."""
+
+MOST = 4_000_000
+"""Weights at most, over all heads: each of a dozen steps is kept, recomputed and redone by hand."""
 
 ENCODINGS = ((1.16, 0.23), (0.57, 1.36), (4.41, -2.16))
 
@@ -30,7 +33,7 @@ def words(text: str) -> list[str]:
     """
     found = re.findall(r"\w+(?:['’-]\w+)*|[^\w\s]", text)
     if not found:
-        raise ArgumentError(f"text is {text!r}; wanted at least one word")
+        raise ArgumentError(f"text is {text[:20]!r}; wanted at least one word")
     return found
 
 
@@ -41,14 +44,17 @@ def explain_words(
 
     The three words "draw a map" have the encodings that are known for them; other words get
     two values each (the same word always the same) plus their position.
+
+    Raises:
+        ArgumentError: more words than can be shown, or no head.
     """
+    check_size(len(tokens), len(tokens), num_heads)
     layer = drawn_layer(num_heads, seed)
     kind = "Masked self-attention" if mask else "Self-attention"
     heads = f", {num_heads} heads" if num_heads > 1 else ""
     w = Working(f"{kind} of {len(tokens)} word{'s' if len(tokens) > 1 else ''}{heads}")
-    recipe = layer.recipe()
-    x = encode(w, tokens, seed, prefix=recipe.inputs)
-    return write(w, layer, recipe, (x, x, x), as_mask(mask))
+    x = encode(w, tokens, seed, prefix=layer.recipe().inputs)
+    return explain_written(w, layer, x, x, as_mask(mask))
 
 
 def drawn_layer(num_heads: int, seed: int) -> SelfAttention | MultiHeadAttention:
@@ -89,24 +95,34 @@ def embed(tokens: list[str], seed: int) -> Tensor:
     return table[[different.index(token) for token in tokens]]
 
 
-def window(tokens: int, chosen: str | None) -> range:
-    """Return which tokens of a text "A:B" means: A up to before B, either may be left out.
+def check_size(queries: int, keys: int, heads: int) -> None:
+    """Raise ArgumentError where a calculation would hold too much for any reader or machine."""
+    if queries * keys * heads > MOST:
+        each = f" in each of {heads} heads" if heads > 1 else ""
+        raise ArgumentError(
+            f"there would be {queries} × {keys} weights{each}; a calculation takes {MOST:,} at "
+            f"most: choose fewer tokens (in the command: --tokens 0:{min(queries, 100)})"
+        )
+
+
+def window(count: int, tokens: str | None) -> range:
+    """Return which of a text's tokens "A:B" means: A up to before B, either may be left out.
 
     Raises:
         ArgumentError: it is not of that form, or takes none.
     """
-    if chosen is None:
-        return range(tokens)
-    match = re.fullmatch(r"\s*(\d*)\s*:\s*(\d*)\s*", chosen)
+    if tokens is None:
+        return range(count)
+    match = re.fullmatch(r"\s*(\d{0,9})\s*:\s*(\d{0,9})\s*", tokens)
     if match is None:
-        raise ArgumentError(f"--tokens is {chosen!r}; wanted A:B, such as 10:40")
-    first, last = int(match[1] or 0), int(match[2] or tokens)
-    taken = range(tokens)[first:last]
+        raise ArgumentError(f"tokens is {tokens[:40]!r}; wanted A:B, such as 10:40")
+    first, last = int(match[1] or 0), int(match[2] or count)
+    taken = range(count)[first:last]
     if not taken:
-        raise ArgumentError(f"--tokens is {chosen!r}, but the text has tokens 0:{tokens}")
+        raise ArgumentError(f"tokens is {tokens!r}, but the text has tokens 0:{count}")
     return taken
 
 
-def cut(tokens: list[str], chosen: str | None) -> list[str]:
+def cut(names: list[str], tokens: str | None) -> list[str]:
     """Return the tokens that "A:B" takes."""
-    return [tokens[i] for i in window(len(tokens), chosen)]
+    return [names[i] for i in window(len(names), tokens)]

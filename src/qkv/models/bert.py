@@ -177,8 +177,8 @@ class Bert(nn.Module):
         most = self.config.max_position_embeddings
         if not 1 <= tokens <= most:
             raise ArgumentError(
-                f"the text has {tokens} tokens, the model takes 1 to {most}: shorten it, or choose "
-                f"a window of its tokens (--tokens 0:{most // 2})"
+                f"the text has {tokens} tokens, the model takes 1 to {most}: choose fewer tokens "
+                f"(in the command: --tokens 0:{most // 2})"
             )
 
 

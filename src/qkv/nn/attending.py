@@ -1,6 +1,6 @@
 """What every attention module shares: sizes, checks, the fused call, and `explain`'s recipe."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TypedDict
 
@@ -35,11 +35,13 @@ class Options(TypedDict, total=False):
 _CAUSAL = Mask.causal()
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(nn.Module, ABC):
     """softmax(Q Kᵀ / √d_k + M) V of one head or of several; subclasses hold the projections."""
 
     several = False
     """Whether the module has a `num_heads` of its own."""
+
+    _joins_by_WO = False
 
     def __init__(
         self,
@@ -77,12 +79,21 @@ class AttentionLayer(nn.Module):
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
         if not 0 <= dropout < 1:
             raise ArgumentError(f"dropout is {dropout}; wanted 0 to below 1")
+        if softcap is not None and softcap <= 0:
+            raise ArgumentError(f"softcap is {softcap}; wanted a number above 0, or None")
         self.biased = _biased(bias)
+        if "WO" in self.biased and not isinstance(bias, bool) and not self._joins_by_WO:
+            raise ArgumentError("bias names WO, but there is none; say n_out, or leave it out")
         self._build(device, dtype)
 
     @abstractmethod
     def _build(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         """Make the projections and draw their weights."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Of the parameters, and so of the encodings."""
 
     @abstractmethod
     def project(
@@ -125,10 +136,15 @@ class AttentionLayer(nn.Module):
         return slice(head * size, (head + 1) * size)
 
     def check(self, name: str, x: Tensor) -> None:
-        """Raise ShapeError where encodings do not fit the layer."""
+        """Raise ShapeError or ArgumentError where encodings do not fit the layer."""
         if x.dim() < 2 or x.shape[-1] != self.n_embed:
             raise ShapeError(
                 f"{name} is {tuple(x.shape)}; wanted (…, tokens, n_embed={self.n_embed})"
+            )
+        dtype = self.dtype
+        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ArgumentError(
+                f"{name} is {x.dtype}, the layer is {dtype}; say {name}.to({dtype})"
             )
         if self.row == 0 and x.dim() != 2:
             raise ShapeError(
@@ -164,6 +180,6 @@ def _biased(bias: Bias) -> frozenset[str]:
 
 def positive(name: str, number: int) -> int:
     """Return a number that has to be 1 or more, or say which is not."""
-    if number < 1:
-        raise ArgumentError(f"{name} is {number}; wanted 1 or more")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ArgumentError(f"{name} is {number!r}; wanted a whole number, 1 or more")
     return number

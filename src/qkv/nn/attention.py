@@ -35,6 +35,11 @@ class _OneHead(AttentionLayer):
         q, k, v = self.WQ(enc_q), self.WK(enc_k), self.WV(enc_v)
         return q.unsqueeze(-3), k.unsqueeze(-3), v.unsqueeze(-3)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.WQ.weight.dtype
+
     def head(self, index: int) -> Head:
         """Return the three projections."""
         linears = (self.WQ, self.WK, self.WV)
@@ -157,8 +162,6 @@ class Attention(_OneHead):
         batch: int | tuple[int, ...] = 0,
     ) -> Calculation:
         """Write down every step for one example of the batch; keys default to the queries'."""
-        enc_k = enc_q if enc_k is None else enc_k
-        enc_v = enc_k if enc_v is None else enc_v
         return explain(
             self, enc_q, enc_k, enc_v, as_mask(mask), tokens=tokens, key_tokens=key_tokens,
             batch=batch,
@@ -199,6 +202,7 @@ class MultiHeadAttention(PackedProjections):
     ) -> None:
         """Draw the weights: WQ, WK, WV of head after head, then WO."""
         kv_heads = num_heads if kv_heads is None else kv_heads
+        self._joins_by_WO = n_out is not None
         super().__init__(n_embed, row, col, num_heads, kv_heads, **options)
         self.WO: nn.Linear | None = None
         if n_out is not None:
@@ -254,8 +258,6 @@ class MultiHeadAttention(PackedProjections):
         batch: int | tuple[int, ...] = 0,
     ) -> Calculation:
         """Write down every step of all heads, or of one (counted from 0) without the joining."""
-        enc_k = enc_q if enc_k is None else enc_k
-        enc_v = enc_k if enc_v is None else enc_v
         return explain(
             self, enc_q, enc_k, enc_v, as_mask(mask), head=head, tokens=tokens,
             key_tokens=key_tokens, batch=batch,

@@ -42,6 +42,11 @@ class PackedProjections(AttentionLayer):
         self.register_parameter("bQKV", nn.Parameter(bias) if biases else None)
         self._draw()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the packed weights."""
+        return self.WQKV.dtype
+
     @torch.no_grad()
     def _draw(self) -> None:
         """Draw WQ, WK, WV of one head after the other, each as `nn.Linear` draws itself."""

@@ -6,7 +6,7 @@ from xlsxwriter.worksheet import Worksheet
 
 from qkv.core.calculation import Calculation, Step
 from qkv.core.operations import Operation
-from qkv.show.checks import Checks
+from qkv.show.checks import LEAST, Checks
 from qkv.show.formulas import FILL_IN
 from qkv.show.sheets import HEAD, Place, Sheet, quoted
 from qkv.show.styles import Styles
@@ -19,12 +19,12 @@ WHAT = (
 
 LINES = (
     WHAT,
-    "The narrow column B compares each row with what PyTorch computed: green where they agree,",
-    "red where a change of yours makes them differ. PyTorch's numbers stand on the last sheets.",
+    "Column B says how far each row is from PyTorch's, and above that how far it may be:",
+    "green within, red where a change of yours goes beyond. The last sheets hold PyTorch's.",
 )
 
 TABLE = ("name", "sheet", "range", "printed", "what it is")
-"""Header of the table of inputs, by which a reader knows a workbook of ours."""
+"""Header of the table of inputs and constants, by which a reader knows a workbook of ours."""
 
 LINE = 15
 """Height of a line of text, in points."""
@@ -32,11 +32,20 @@ LINE = 15
 TRANSPOSED = "transposed"
 """How the table marks a matrix that is printed transposed."""
 
+CONSTANT = "constant"
+"""How it marks a constant."""
 
-def differing(sheet: Sheet) -> str:
-    """Return the formula that counts the rows of a sheet that differ from PyTorch's."""
-    checks = f"B{HEAD + 1}:B{sheet.last + 1}"
-    return f'=COUNTIF({checks},">"&tolerance)+SUMPRODUCT(1*ISERROR({checks}))'
+
+def differing(place: Place) -> str:
+    """Return the formula that counts the rows of a step that differ from PyTorch's."""
+    checks = place.checks
+    return f'=COUNTIF({checks},">"&{place.allowed})+SUMPRODUCT(1*ISERROR({checks}))'
+
+
+def differing_on(sheet: Sheet) -> str:
+    """Return the formula that counts the rows that differ on a whole sheet."""
+    counts = [place.differing for step, place in sheet.blocks if not step.is_input]
+    return f"={'+'.join(counts) or '0'}"
 
 
 def write(
@@ -47,7 +56,7 @@ def write(
     checked: Checks,
     style: Styles,
 ) -> None:
-    """Write the sheet, and define the name `tolerance`, which every check uses."""
+    """Write the sheet, and define the name `tolerance`, below which no step's own lies."""
     page.hide_gridlines(2)
     page.set_tab_color("#12572A")
     for column, size in enumerate((24, 20, 20, 12, 56)):
@@ -63,12 +72,13 @@ def write(
     set_up_print(page, calculation.title)
 
 
-def colour_checks(page: Worksheet, style: Styles, cells: str) -> None:
+def colour_checks(page: Worksheet, style: Styles, place: Place) -> None:
     """Colour checks: green within the tolerance, red beyond or in error, violet to fill in."""
+    cells, most = place.checks, place.allowed.replace("B", "$B$")
     first = cells.partition(":")[0]
     rules = (
-        (f"=IF(ISNUMBER({first}),{first}<=tolerance,FALSE)", style.good),
-        (f"=IF(ISNUMBER({first}),{first}>tolerance,ISERROR({first}))", style.bad),
+        (f"=IF(ISNUMBER({first}),{first}<={most},FALSE)", style.good),
+        (f"=IF(ISNUMBER({first}),{first}>{most},ISERROR({first}))", style.bad),
         (f'=IF(ISTEXT({first}),{first}="{FILL_IN}",FALSE)', style.waiting),
     )
     for criteria, look in rules:
@@ -95,13 +105,13 @@ def _state(
     style: Styles,
 ) -> int:
     steps = list(calculation)
-    count = checked.differing(steps)
+    differ = checked.differing(steps)
     total = "+".join(f"{quoted(sheet.name)}B2" for sheet in sheets)
     page.write_string(row, 0, "rows that differ", style.strong)
-    page.write_formula(row, 1, f"={total}", style.count, count)
+    page.write_formula(row, 1, f"={total}", style.count, differ)
     here = f"B{row + 1}"
     says = f'=IF({here}=0,"every row agrees with PyTorch","of {_rows(steps)} rows")'
-    shown = f"of {_rows(steps)} rows" if count else "every row agrees with PyTorch"
+    shown = f"of {_rows(steps)} rows" if differ else "every row agrees with PyTorch"
     _verdict(page, here, style)
     empty = checked.empty(steps)
     if empty:
@@ -113,9 +123,10 @@ def _state(
         shown = "fill in the violet cells"
     page.write_formula(row - bool(empty), 2, says, style.strong, shown)
     row += 1
-    page.write_string(row, 0, "tolerance", style.strong)
-    page.write_number(row, 1, checked.tolerance, style.tolerance)
-    page.write_string(row, 2, "  a larger difference turns a check red", style.note)
+    page.write_string(row, 0, "least tolerance", style.strong)
+    page.write_number(row, 1, LEAST, style.tolerance)
+    says = "  every step has its own, above its checks; raise this one to allow more everywhere"
+    page.write_string(row, 2, says, style.note)
     book.define_name("tolerance", f"=about!$B${row + 1}")
     return row + 1
 
@@ -155,8 +166,8 @@ def _sheets(
         row += 1
         steps = [step for step, _ in sheet.blocks]
         _link(page, row, 0, sheet.name, style)
-        count = checked.differing(steps)
-        page.write_formula(row, 1, f"={quoted(sheet.name)}B2", style.count, count)
+        differ = checked.differing(steps)
+        page.write_formula(row, 1, f"={quoted(sheet.name)}B2", style.count, differ)
         if checked.blank:
             page.write_string(row, 2, "hidden", style.note)
         else:
@@ -171,14 +182,11 @@ def _sheets(
 
 
 def _inputs(page: Worksheet, row: int, sheets: tuple[Sheet, ...], style: Styles) -> None:
-    page.write_string(row, 0, "the inputs, by which they are read back", style.strong)
+    page.write_string(row, 0, "the inputs and constants, by which they are read back", style.strong)
     row += 1
     _header(page, row, TABLE, style)
     given = [
-        (step, place, sheet)
-        for sheet in sheets
-        for step, place in sheet.blocks
-        if step.operation is Operation.GIVEN
+        (step, place, sheet) for sheet in sheets for step, place in sheet.blocks if step.is_input
     ]
     for step, place, sheet in given:
         row += 1
@@ -191,7 +199,9 @@ def _input(
     page.write_string(row, 0, cleaned(step.name), style.strong)
     _link(page, row, 1, sheet.name, style)
     page.write_string(row, 2, place.whole(), style.note)
-    page.write_string(row, 3, TRANSPOSED if place.transposed else "as it is", style.note)
+    printed = TRANSPOSED if place.transposed else "as it is"
+    printed = CONSTANT if step.operation is Operation.CONSTANT else printed
+    page.write_string(row, 3, printed, style.note)
     page.write_string(row, 4, cleaned(step.says), style.note)
 
 

@@ -28,18 +28,18 @@ class Checks:
         values: the matrix of every step as the formulas compute it, in float64.
         distances: largest |row − PyTorch's row| of every row of every computed step.
         blank: names of the steps that are left for a person to fill.
-        tolerance: the largest distance that counts as rounding.
+        tolerances: the largest distance that counts as rounding, by step.
     """
 
     values: Mapping[str, Array]
     distances: Mapping[str, Array]
     blank: frozenset[str]
-    tolerance: float
+    tolerances: Mapping[str, float]
 
     def differing(self, steps: list[Step]) -> int:
         """How many rows of these steps differ; empty ones are counted by `empty`."""
-        filled = [step for step in steps if not step.is_input and step.name not in self.blank]
-        return sum(int((~(self.distances[s.name] <= self.tolerance)).sum()) for s in filled)
+        filled = [step.name for step in steps if not step.is_input and step.name not in self.blank]
+        return sum(int((~(self.distances[name] <= self.tolerances[name])).sum()) for name in filled)
 
     def empty(self, steps: list[Step]) -> int:
         """How many rows of these steps are to be filled in."""
@@ -63,7 +63,7 @@ def make(calculation: Calculation, blank: str | None, places: int) -> Checks:
             for step in calculation
             if not step.is_input
         }
-        allowed = tolerance(calculation, names, places)
+        allowed = tolerances(calculation, names, places)
     return Checks(values, distances, names, allowed)
 
 
@@ -85,23 +85,24 @@ def blanks(calculation: Calculation, blank: str | None) -> frozenset[str]:
     return frozenset(step.name for step in meant)
 
 
-def tolerance(calculation: Calculation, blank: frozenset[str], places: int) -> float:
-    """Return what counts as rounding: the module's own, or that of a person with `places`.
+def tolerances(calculation: Calculation, blank: frozenset[str], places: int) -> dict[str, float]:
+    """Return what counts as rounding in each step: the module's own, or a person's with `places`.
 
-    16 eps · (1 + the largest number), as in `Calculation.verify`. Where steps are filled in by
-    hand, at least 10^-places and as far as correctly rounded numbers can carry.
+    `Calculation.verify` allows the same, but for the last digit: these have one, rounded up.
+    A step that is filled in by hand, and whatever follows from it, may be 10^-places away, and
+    twice as far as correctly rounded numbers carry.
     """
-    largest = max(_largest(step.value) for step in calculation)
-    allowed = max(LEAST, 16 * calculation.eps * (1 + largest))
+    exact = proof.replay(calculation.steps)
+    allowed = proof.tolerances(calculation, exact)
     if blank:
-        exact = proof.replay(calculation.steps)
         typed = proof.replay(
             calculation.steps, lambda step, x: rounded(x, places) if step.name in blank else x
         )
-        drift = max(proof.difference(typed[name], exact[name]) for name in exact)
-        allowed = max(allowed, 10.0**-places, drift if np.isfinite(drift) else 0.0)
-    power = floor(log10(allowed))
-    return float(f"{np.ceil(round(allowed / 10.0**power, 9)):.0f}e{power}")
+        for name in _following(calculation, blank):
+            drift = 2 * proof.difference(typed[name], exact[name])
+            carried = drift if np.isfinite(drift) else 0.0
+            allowed[name] = max(allowed[name], 10.0**-places, carried)
+    return {name: _one_digit(max(LEAST, wanted)) for name, wanted in allowed.items()}
 
 
 def distance(ours: Array, recorded: Array) -> Array:
@@ -119,6 +120,16 @@ def blocks(step: Step) -> bool:
     return bool((step.value <= BLOCKED).any())
 
 
-def _largest(x: Array) -> float:
-    finite = np.abs(x[np.isfinite(x) & (x > BLOCKED)])
-    return float(finite.max(initial=0.0))
+def _following(calculation: Calculation, blank: frozenset[str]) -> set[str]:
+    """The steps to fill in, and all that are computed from them."""
+    found = set(blank)
+    for step in calculation:
+        if not found.isdisjoint(step.operands):
+            found.add(step.name)
+    return found
+
+
+def _one_digit(number: float) -> float:
+    """A positive number rounded up to its first digit, as a cell shows it."""
+    power = floor(log10(number))
+    return float(f"{np.ceil(round(number / 10.0**power, 9)):.0f}e{power}")

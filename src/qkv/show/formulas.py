@@ -7,7 +7,7 @@ not among them: without array entry LibreOffice takes one cell of the row, silen
 from collections.abc import Callable, Mapping, Sequence
 
 from qkv.core.calculation import Step
-from qkv.core.operations import Operation
+from qkv.core.operations import BLOCKED, Operation
 from qkv.show.sheets import Place
 
 TERMS = 4
@@ -16,7 +16,7 @@ TERMS = 4
 FILL_IN = "fill in"
 """What the check of a row says while one of its cells is empty."""
 
-_BLOCKED = "-1E+20"
+_BLOCKED = f"{BLOCKED:.0E}"
 
 
 def _product(i: int, j: int, x: Place, y: Place) -> str:

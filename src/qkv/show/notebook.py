@@ -3,9 +3,8 @@
 from html import escape
 
 from qkv.core.calculation import Calculation, Step
-from qkv.core.operations import BLOCKED
-from qkv.show.paper import is_share, printed_transposed
-from qkv.show.spelling import equation, number
+from qkv.show.paper import is_share, printed
+from qkv.show.spelling import number
 
 ROWS, COLUMNS = 24, 16
 """So much of a matrix is shown."""
@@ -13,7 +12,6 @@ ROWS, COLUMNS = 24, 16
 
 def html(calculation: Calculation) -> str:
     """Return a fragment of HTML: a table a step, sections folded where there are several."""
-    transposed = printed_transposed(calculation)
     parts = [f"<p><strong>{escape(calculation.title)}</strong></p>"]
     section = ""
     for step in calculation:
@@ -21,16 +19,13 @@ def html(calculation: Calculation) -> str:
             parts.append("</details>" if section else "")
             section = step.section
             parts.append(f"<details open><summary>{escape(section)}</summary>" if section else "")
-        parts.append(_table(step, calculation, step.name in transposed))
+        parts.append(_table(step, calculation))
     parts.append("</details>" if section else "")
     return "".join(parts)
 
 
-def _table(step: Step, calculation: Calculation, turned: bool) -> str:
-    values, rows, columns = step.value, step.rows, step.columns
-    symbol = equation(step, calculation)
-    if turned:
-        values, rows, columns, symbol = values.T, columns, rows, f"{symbol}ᵀ"
+def _table(step: Step, calculation: Calculation) -> str:
+    values, rows, columns, symbol = printed(step, calculation)
     shaded = is_share(step, calculation)
     head = "".join(f"<th>{escape(column)}</th>" for column in columns[:COLUMNS])
     body = "".join(
@@ -46,4 +41,4 @@ def _table(step: Step, calculation: Calculation, turned: bool) -> str:
 
 def _cell(x: float, shaded: bool) -> str:
     colour = f' style="background: rgba(255, 193, 7, {x:.2f})"' if shaded else ""
-    return f"<td{colour}>{'−∞' if x <= BLOCKED else number(x)}</td>"
+    return f"<td{colour}>{number(x)}</td>"

@@ -1,7 +1,34 @@
-"""How a matrix stands on paper, in the terminal, the workbook and the plot alike."""
+"""How a matrix stands on paper, in the terminal, the workbook, the notebook and the plot alike."""
+
+from typing import NamedTuple
 
 from qkv.core.calculation import Calculation, Step
 from qkv.core.operations import Operation
+from qkv.core.recompute import Array
+from qkv.show.spelling import equation
+
+
+class Printed(NamedTuple):
+    """A step the way it is printed.
+
+    Attributes:
+        values: the matrix.
+        rows, columns: the labels of its axes.
+        symbol: the equation, "Q = X WQᵀ"; of a given step its symbol.
+    """
+
+    values: Array
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    symbol: str
+
+
+def printed(step: Step, calculation: Calculation) -> Printed:
+    """Return a step as it is printed: transposed where `printed_transposed` says so."""
+    symbol = equation(step, calculation)
+    if step.name in printed_transposed(calculation):
+        return Printed(step.value.T, step.columns, step.rows, f"{symbol}ᵀ")
+    return Printed(step.value, step.rows, step.columns, symbol)
 
 
 def printed_transposed(calculation: Calculation) -> frozenset[str]:

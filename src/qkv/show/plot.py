@@ -7,8 +7,8 @@ import numpy as np
 from qkv.core.calculation import Calculation, Step
 from qkv.core.operations import BLOCKED
 from qkv.errors import MissingPackageError
-from qkv.show.paper import is_share, printed_transposed
-from qkv.show.spelling import equation, number
+from qkv.show.paper import is_share, printed
+from qkv.show.spelling import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,18 +36,13 @@ def figure(calculation: Calculation) -> "Figure":
     down = -(-len(steps) // ACROSS)
     drawn = Figure(figsize=(4 * ACROSS, 3.4 * down), layout="constrained")
     drawn.suptitle(_literal(calculation.title))
-    transposed = printed_transposed(calculation)
     for place, step in enumerate(steps, start=1):
-        axes = drawn.add_subplot(down, ACROSS, place)
-        _draw(axes, step, calculation, step.name in transposed)
+        _draw(drawn.add_subplot(down, ACROSS, place), step, calculation)
     return drawn
 
 
-def _draw(axes: Any, step: Step, calculation: Calculation, turned: bool) -> None:
-    values, rows, columns = step.value, step.rows, step.columns
-    symbol = equation(step, calculation)
-    if turned:
-        values, rows, columns, symbol = values.T, columns, rows, f"{symbol}ᵀ"
+def _draw(axes: Any, step: Step, calculation: Calculation) -> None:
+    values, rows, columns, symbol = printed(step, calculation)
     limits = {"vmin": 0.0, "vmax": 1.0} if is_share(step, calculation) else {}
     axes.set_facecolor("lightgray")
     axes.imshow(np.ma.masked_less_equal(values, BLOCKED), cmap="cividis", aspect="auto", **limits)

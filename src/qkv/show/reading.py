@@ -1,4 +1,4 @@
-"""Reads the inputs back from a workbook of ours, as a person has changed them."""
+"""Reads the inputs and constants back from a workbook of ours, as a person has changed them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from openpyxl.utils.cell import range_boundaries
 from qkv.core.operations import BLOCKED
 from qkv.core.recompute import Array
 from qkv.errors import FileError
-from qkv.show.about import TABLE, TRANSPOSED
+from qkv.show.about import CONSTANT, TABLE, TRANSPOSED
 from qkv.show.sheets import LABELS
 
 Rows = list[tuple[Any, ...]]
@@ -32,16 +32,17 @@ class Inputs:
 
     Attributes:
         values: the matrices as a Calculation holds them (weights out × in), −∞ where blocked.
-        rows, columns: the labels of their axes; the rows of the encodings are the tokens.
+        rows: the labels of their rows; those of the encodings are the tokens.
+        constants: the numbers that follow from the sizes or the recipe: "√d_k", "head 1/scale".
     """
 
     values: Mapping[str, Array]
     rows: Mapping[str, tuple[str, ...]]
-    columns: Mapping[str, tuple[str, ...]]
+    constants: Mapping[str, float]
 
 
 def read_inputs(path: str | PathLike[str]) -> Inputs:
-    """Read every given matrix of a workbook that `write` wrote, whoever saved it since.
+    """Read every given matrix and constant of a workbook of ours, whoever saved it since.
 
     Raises:
         FileError: it cannot be read, is no workbook of ours, or a cell holds no number.
@@ -51,13 +52,15 @@ def read_inputs(path: str | PathLike[str]) -> Inputs:
         table, contents = _contents(source)
     except UNREADABLE as error:
         raise FileError(f"{source} is not a workbook (.xlsx) that can be read") from error
-    values, rows, columns = {}, {}, {}
+    values, rows, constants = {}, {}, {}
     for name, sheet, cells, printed in table:
         value, down, across = _matrix(source, name, sheet, contents[sheet], cells)
-        if printed == TRANSPOSED:
-            value, down, across = value.T, across, down
-        values[name], rows[name], columns[name] = value, down, across
-    return Inputs(values, rows, columns)
+        if printed == CONSTANT:
+            constants[name] = float(value[0, 0])
+        else:
+            turned = printed == TRANSPOSED
+            values[name], rows[name] = (value.T, across) if turned else (value, down)
+    return Inputs(values, rows, constants)
 
 
 def _contents(source: Path) -> tuple[list[tuple[str, str, str, str]], dict[str, Rows]]:

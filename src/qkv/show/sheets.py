@@ -33,6 +33,9 @@ CELLS, SECTION_CELLS = 20_000, 250_000
 COLUMNS = 16_384 - LEFT
 """Columns that a worksheet has beside the labels and the checks."""
 
+WINDOW = "(in the command: --tokens 10:40)"
+"""How fewer tokens are chosen."""
+
 letters: Callable[[int], str] = cache(xl_col_to_name)
 
 
@@ -92,6 +95,21 @@ class Place:
         first, last = self._address(0, 0), self._address(self.rows - 1, self.columns - 1)
         return f"{first}:{last}"
 
+    @property
+    def checks(self) -> str:
+        """Range of the checks of a computed step, one a row."""
+        return f"B{self.top + 1}:B{self.top + self.rows}"
+
+    @property
+    def allowed(self) -> str:
+        """The cell above the checks: how far a row may be from PyTorch's."""
+        return f"B{self.top - LABELS + 1}"
+
+    @property
+    def differing(self) -> str:
+        """The cell in the title of a computed step: how many rows differ from PyTorch's."""
+        return f"B{self.top - TITLE + 1}"
+
     def _range(self, row: int, column: int, last_row: int, last_column: int) -> str:
         first, last = self._address(row, column), self._address(last_row, last_column)
         return f"{self.prefix}{first}:{last}"
@@ -149,7 +167,7 @@ def lay_out(calculation: Calculation, blank: frozenset[str] = frozenset()) -> tu
     return tuple(sheets)
 
 
-def places(sheets: tuple[Sheet, ...]) -> dict[str, Place]:
+def addresses(sheets: tuple[Sheet, ...]) -> dict[str, Place]:
     """Return the place of every step by its name."""
     return {step.name: place for sheet in sheets for step, place in sheet.blocks}
 
@@ -187,7 +205,7 @@ def _check_sizes(calculation: Calculation) -> None:
         if len(step.value) > ROWS and step.operation is not Operation.TRANSPOSE:
             raise ArgumentError(
                 f"{step.name} has {len(step.value)} rows; a workbook takes {ROWS} tokens at "
-                f"most: choose a window of tokens (--tokens 10:40)"
+                f"most: choose fewer tokens {WINDOW}"
             )
     for step in calculation:
         if step.value.shape[1] > COLUMNS:
@@ -196,13 +214,16 @@ def _check_sizes(calculation: Calculation) -> None:
                 f"{COLUMNS:,}"
             )
     cells = sum(step.value.size for step in computed)
-    if len({step.section for step in computed}) > 1 and cells > CELLS:
+    sections = list(dict.fromkeys(step.section for step in computed))
+    if len(sections) > 1 and cells > CELLS:
+        one = next(section for section in sections if section)
         raise ArgumentError(
             f"the workbook would hold {cells:,} computed cells; with several sections it takes "
-            f"{CELLS:,} at most: take one head (--head 1) or fewer tokens (--tokens 10:40)"
+            f"{CELLS:,} at most: write one section, c[{one!r}].to_excel(…), or choose fewer "
+            f"tokens {WINDOW}"
         )
     if cells > SECTION_CELLS:
         raise ArgumentError(
             f"the workbook would hold {cells:,} computed cells; it takes {SECTION_CELLS:,} at "
-            f"most: choose a window of tokens (--tokens 10:40)"
+            f"most: choose fewer tokens {WINDOW}"
         )

@@ -47,7 +47,7 @@ def equation(step: Step, calculation: Calculation) -> str:
 
 
 def number(x: float, places: int = 4) -> str:
-    """Return a number as it is printed everywhere: fixed places, −∞ where blocked."""
+    """Return a number as it is printed everywhere: fixed places, -∞ where blocked."""
     if x <= BLOCKED:
         return "-∞"
     return f"{x:.{places}e}" if abs(x) >= 1e7 else f"{x + 0.0:.{places}f}"

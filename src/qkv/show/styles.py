@@ -6,6 +6,8 @@ from typing import Any
 from xlsxwriter import Workbook
 from xlsxwriter.format import Format
 
+from qkv.core.operations import BLOCKED
+
 INK, PAPER, FAINT = "#1B2A38", "#FFFFFF", "#5B6B79"
 TITLE, BAND, LINE = "#1F3A4D", "#DCE6EE", "#C3D0DA"
 INPUT, INPUT_INK = "#FFF4CC", "#1F4FA3"
@@ -16,7 +18,7 @@ BAD, BAD_INK = "#F6B7B0", "#8C1107"
 SHARE_LIGHT, SHARE = "#F9CF8B", "#E8791A"
 
 
-MINUS_INFINITY = '"−∞"'
+MINUS_INFINITY = '"-∞"'
 """Number format of what stands for −∞."""
 
 Pair = tuple[Format, Format]
@@ -45,7 +47,8 @@ class Styles:
     says: Format
     label: Format
     column: Format
-    mark: Format
+    off: Format
+    most: Format
     given: Pair
     constant: Pair
     computed: Pair
@@ -70,7 +73,7 @@ def make(book: Workbook, places: int) -> Styles:
 
     def pair(**properties: Any) -> Pair:
         look = {"border": 1, "border_color": LINE, "align": "right"} | properties
-        conditional = f"[<=-1E+20]{MINUS_INFINITY};{digits}"
+        conditional = f"[<={BLOCKED:.0E}]{MINUS_INFINITY};{digits}"
         return style(num_format=digits, **look), style(num_format=conditional, **look)
 
     digits = number_format(places)
@@ -85,14 +88,17 @@ def make(book: Workbook, places: int) -> Styles:
         says=style(italic=True, font_color=FAINT),
         label=style(bold=True, align="right", indent=1),
         column=style(bold=True, align="right", font_color=FAINT),
-        mark=style(bold=True, align="center", font_color=FAINT, font_size=9),
+        off=style(
+            num_format='0" off";;', bold=True, bg_color=BAND, font_color=BAD_INK, align="center"
+        ),
+        most=style(
+            num_format='"≤ "0E+00', bold=True, align="center", font_color=FAINT, font_size=9
+        ),
         given=pair(bg_color=INPUT, font_color=INPUT_INK),
         constant=pair(bg_color=CONSTANT, italic=True),
         computed=pair(),
         recorded=pair(font_color=FAINT),
-        fill=style(
-            num_format=digits, bg_color=FILL, border=4, border_color=FILL_LINE
-        ),
+        fill=style(num_format=digits, bg_color=FILL, border=4, border_color=FILL_LINE),
         check=style(**distance),
         count=style(bold=True, align="center", num_format="0"),
         tolerance=style(

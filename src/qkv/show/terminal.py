@@ -11,8 +11,8 @@ from rich.text import Text
 from qkv.core.calculation import Calculation, Step
 from qkv.core.operations import BLOCKED, Operation
 from qkv.core.recompute import Array
-from qkv.show.paper import is_share, printed_transposed
-from qkv.show.spelling import equation, number, spelled
+from qkv.show.paper import is_share, printed
+from qkv.show.spelling import number, spelled
 
 LABEL = 14
 """Widest label of a row; a longer token is cut."""
@@ -53,7 +53,6 @@ def rendered(calculation: Calculation, window: Window) -> Group:
     """Return what rich prints: the title, then section after section, step after step."""
     parts: list[RenderableType] = [Text(calculation.title, style="bold")]
     parts.append(Text("═" * cell_len(calculation.title)))
-    transposed = printed_transposed(calculation)
     folded = _folded(calculation)
     section = ""
     for step in calculation:
@@ -62,7 +61,7 @@ def rendered(calculation: Calculation, window: Window) -> Group:
             parts.append(_section_line(section, folded.get(section), window))
         if section in folded:
             continue
-        parts.extend(_step(step, calculation, step.name in transposed, window))
+        parts.extend(_step(step, calculation, window))
     return Group(*parts)
 
 
@@ -72,9 +71,10 @@ def matrix(
     columns: tuple[str, ...],
     window: Window,
     *,
+    name: str = "",
     shaded: bool = False,
 ) -> Group:
-    """Return one labelled matrix; of a large one its corner, and what was left out."""
+    """Return one labelled matrix; of a large one its corner, and where the rest of `name` is."""
     label = min(LABEL, max((cell_len(row) for row in rows), default=0))
     shown = values[: window.rows]
     places = 0 if _whole(values) else window.places
@@ -83,13 +83,13 @@ def matrix(
     width = max(widest, min(LABEL, max((cell_len(c) for c in columns), default=1)))
     fit = max(1, min(len(columns), (window.width - label - 2) // (width + 2)))
     lines = [Text(" " * label + "".join(_padded(c, width) for c in columns[:fit]), style="dim")]
-    for name, row, texts in zip(rows, shown, cells, strict=False):
-        line = Text(_cut(name, label))
+    for token, row, texts in zip(rows, shown, cells, strict=False):
+        line = Text(_cut(token, label))
         for x, cell in zip(row[:fit], texts, strict=False):
             line.append(_padded(cell, width), style=_style(x, shaded))
         lines.append(line)
     if len(shown) < len(values) or fit < len(columns):
-        lines.append(Text(_left_out(len(shown), fit, values), style="italic dim"))
+        lines.append(Text(_left_out(len(shown), fit, values, name), style="italic dim"))
     return Group(*lines)
 
 
@@ -106,27 +106,23 @@ def table(title: str, parts: Sequence[Part], note: str) -> Group:
     return Group(*lines)
 
 
-def _step(
-    step: Step, calculation: Calculation, turned: bool, window: Window
-) -> Iterator[RenderableType]:
+def _step(step: Step, calculation: Calculation, window: Window) -> Iterator[RenderableType]:
     if step.operation is Operation.CONSTANT:
         value = number(step.value[0, 0], 0 if _whole(step.value) else window.places)
         if value != step.symbol:
             yield Text(f"\n{step.symbol} = {value}   {step.says}".rstrip())
         return
-    symbol = f"{step.symbol}ᵀ" if turned else equation(step, calculation)
+    values, rows, columns, symbol = printed(step, calculation)
     heading = Text("\n").append(step.short, style="bold cyan")
     heading.append(f"   {symbol}" if symbol != step.short else "", style="bold")
     heading.append("   given" if step.is_input else "", style="green")
     yield heading
     if step.says:
         yield Text(step.says, style="dim")
-    values, rows, columns = step.value, step.rows, step.columns
-    if turned:
-        values, rows, columns = values.T, columns, rows
-    yield matrix(values, rows, columns, window, shaded=is_share(step, calculation))
+    shaded = is_share(step, calculation)
+    yield matrix(values, rows, columns, window, name=step.name, shaded=shaded)
     working = spelled(step, calculation)
-    if working and working.count("=") == 1:
+    if working:
         yield Text(f"first number: {working}", style="dim")
 
 
@@ -155,11 +151,12 @@ def _whole(values: Array) -> bool:
     return bool((finite == finite.round()).all())
 
 
-def _left_out(rows: int, columns: int, values: Array) -> str:
-    return (
-        f"… the corner of {values.shape[0]} × {values.shape[1]}: {rows} rows, {columns} columns; "
-        f"the workbook holds all of it"
-    )
+def _left_out(rows: int, columns: int, values: Array, name: str) -> str:
+    down, across = values.shape
+    corner = f"… the corner of {down} × {across}: {rows} rows, {columns} columns"
+    if not name:
+        return corner
+    return f"{corner}; all of it: c[{name!r}], --json, or the workbook if it fits"
 
 
 def _style(x: float, shaded: bool) -> str:

@@ -4,7 +4,6 @@ A sheet says what this is, one sheet a section holds the steps, and a twin of ea
 PyTorch recorded, at the same addresses. `reading` reads the inputs back.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BytesIO
 from math import isfinite, isnan
@@ -20,7 +19,7 @@ from qkv.core.operations import BLOCKED, Operation
 from qkv.core.recompute import Array
 from qkv.errors import ArgumentError, FileError
 from qkv.show import about, checks, formulas, styles
-from qkv.show.paper import is_share
+from qkv.show.paper import is_share, printed
 from qkv.show.sheets import (
     CHECK,
     HEAD,
@@ -29,12 +28,11 @@ from qkv.show.sheets import (
     TITLE,
     Place,
     Sheet,
+    addresses,
     lay_out,
     letters,
-    places,
     quoted,
 )
-from qkv.show.spelling import equation
 from qkv.show.styles import Pair
 from qkv.show.text import cleaned, width
 
@@ -101,7 +99,7 @@ def contents(
     book.set_calc_mode("auto")
     style = styles.make(book, decimals)
     front = book.add_worksheet("about")
-    pen = Pen(calculation, checked, style, places(sheets), minus_infinity, decimals)
+    pen = Pen(calculation, checked, style, addresses(sheets), minus_infinity, decimals)
     pages = [(book.add_worksheet(sheet.name), sheet) for sheet in sheets]
     twins = [(book.add_worksheet(sheet.twin), sheet) for sheet in sheets]
     about.write(book, front, calculation, sheets, checked, style)
@@ -146,16 +144,16 @@ class Pen:
         self._page(page, sheet, sheet.title, styles.SHARE if _given_only(sheet) else styles.TITLE)
         page.write_string(1, 0, "rows that differ", self.style.note)
         differing = self.checked.differing([step for step, _ in sheet.blocks])
-        page.write_formula(1, CHECK, about.differing(sheet), self.style.count, differing)
+        page.write_formula(1, CHECK, about.differing_on(sheet), self.style.count, differing)
         for step, place in sheet.blocks:
             self._title(page, step, place)
             if step.is_input:
                 self._inputs(page, step, place)
             else:
-                self._computed(page, step, place, sheet)
+                self._computed(page, step, place)
+                self._checks(page, step, place, sheet)
             if is_share(step, self.calculation):
                 page.conditional_format(place.whole(), SCALE)
-        about.colour_checks(page, self.style, f"B{HEAD + 1}:B{sheet.last + 1}")
 
     def twin(self, page: Worksheet, sheet: Sheet) -> None:
         """Write what PyTorch recorded of a section's computed steps, at the same addresses."""
@@ -177,7 +175,8 @@ class Pen:
         page.hide_gridlines(2)
         page.freeze_panes(2, LEFT)
         page.set_tab_color(colour)
-        rows = [label for step, place in sheet.blocks for label in _labels(step, place)[0]]
+        blocks = [printed(step, self.calculation) for step, _ in sheet.blocks]
+        rows = [label for block in blocks for label in block.rows]
         names = [step.short for step, _ in sheet.blocks]
         page.set_column(0, 0, width([*rows, *names], least=14, most=32))
         page.set_column(CHECK, CHECK, 9)
@@ -192,23 +191,23 @@ class Pen:
 
     @property
     def _blocked(self) -> dict[str, object]:
-        return {"type": "cell", "criteria": "<=", "value": -1e20, "format": self.style.blocked}
+        return {"type": "cell", "criteria": "<=", "value": BLOCKED, "format": self.style.blocked}
 
     def _number_width(self, sheet: Sheet) -> int:
         finite = [np.abs(s.value[np.isfinite(s.value)]).max(initial=0) for s, _ in sheet.blocks]
-        largest = max((x for x in finite if x < 1e20), default=0.0)
-        labels = [label for step, place in sheet.blocks for label in _labels(step, place)[1]]
+        largest = max((x for x in finite if x < -BLOCKED), default=0.0)
+        labels = [c for s, _ in sheet.blocks for c in printed(s, self.calculation).columns]
         least = len(f"-{largest:.{self.decimals}f}") + 2
         return width(labels, least=min(24, max(9, least)), most=24)
 
     def _title(self, page: Worksheet, step: Step, place: Place) -> None:
         style, row = self.style, place.top - TITLE
+        block = printed(step, self.calculation)
         page.set_row(row, 20)
         page.write_string(row, 0, cleaned(step.short), style.band)
         for column in range(CHECK, LEFT + max(BAND, place.width)):
             page.write_blank(row, column, None, style.band)
-        symbol = f"{step.symbol}ᵀ" if place.transposed else equation(step, self.calculation)
-        parts = [style.symbol, cleaned(symbol)] if symbol else []
+        parts = [style.symbol, cleaned(block.symbol)] if block.symbol else []
         parts += [style.says, f"   {cleaned(step.says)}"] if step.says else []
         if len(parts) > 2:
             page.write_rich_string(row, LEFT, *parts, style.band)
@@ -216,27 +215,24 @@ class Pen:
             page.write_string(row, LEFT, parts[1], style.band)
         if step.operation is Operation.CONSTANT:
             return  # one number: its title says it all
-        rows, columns = _labels(step, place)
-        labels = place.top - LABELS
-        for column, label in enumerate(columns, LEFT):
-            page.write_string(labels, column, cleaned(label), style.column)
-        for i, label in enumerate(rows, place.top):
+        for column, label in enumerate(block.columns, LEFT):
+            page.write_string(place.top - LABELS, column, cleaned(label), style.column)
+        for i, label in enumerate(block.rows, place.top):
             page.write_string(i, 0, cleaned(label), style.label)
 
     def _inputs(self, page: Worksheet, step: Step, place: Place) -> None:
         given = step.operation is Operation.GIVEN
         style = self.style.given if given else self.style.constant
-        value = self._finite(step.value)
-        self._numbers(page, place, value.T if place.transposed else value, style)
+        value = self._finite(printed(step, self.calculation).values)
+        self._numbers(page, place, value, style)
 
     def _numbers(self, page: Worksheet, place: Place, value: Array, look: Pair) -> None:
         for i, row in enumerate(value.tolist(), place.top):
             for j, number in enumerate(row, LEFT):
                 page.write_number(i, j, number, look[number <= BLOCKED])
 
-    def _computed(self, page: Worksheet, step: Step, place: Place, sheet: Sheet) -> None:
-        page.write_string(place.top - LABELS, CHECK, "check", self.style.mark)
-        operands = [self.at[operand].seen_from(sheet.name) for operand in step.operands]
+    def _computed(self, page: Worksheet, step: Step, place: Place) -> None:
+        operands = [self.at[operand].seen_from(place.sheet) for operand in step.operands]
         value, look = self._finite(self.checked.values[step.name]).tolist(), self.style.computed
         for i, numbers in enumerate(value):
             row = place.top + i
@@ -246,18 +242,20 @@ class Pen:
                     continue
                 formula = formulas.formula(step, operands, i, j)
                 page.write_formula(row, LEFT + j, formula, look[number <= BLOCKED], stored(number))
-        for row, formula, distance in self._checks(step, place, sheet):
-            page.write_formula(row, CHECK, formula, self.style.check, distance)
 
-    def _checks(
-        self, step: Step, place: Place, sheet: Sheet
-    ) -> Iterator[tuple[int, str, float | str]]:
+    def _checks(self, page: Worksheet, step: Step, place: Place, sheet: Sheet) -> None:
+        """Write how far each row is from PyTorch's, above it how far it may be, and the count."""
+        most, off = self.checked.tolerances[step.name], self.checked.differing([step])
+        allowed = f"=MAX({most:.0E},tolerance)"
+        page.write_formula(place.allowed, allowed, self.style.most, most)
+        page.write_formula(place.differing, about.differing(place), self.style.off, off)
         recorded = replace(place, sheet=sheet.twin, prefix=quoted(sheet.twin))
         blocked = checks.blocks(step)
         for i, distance in enumerate(self.checked.distances[step.name].tolist()):
             formula = formulas.check(place, recorded, i, blocks=blocked)
             shown = formulas.FILL_IN if place.blank else stored(distance)
-            yield place.top + i, formula, shown
+            page.write_formula(place.top + i, CHECK, formula, self.style.check, shown)
+        about.colour_checks(page, self.style, place)
 
     def _finite(self, value: Array) -> Array:
         return np.where(value == -np.inf, self.minus_infinity, value)
@@ -270,10 +268,6 @@ def stored(number: float) -> float | str:
     return "#NUM!" if isnan(number) else "#DIV/0!"
 
 
-def _labels(step: Step, place: Place) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return (step.columns, step.rows) if place.transposed else (step.rows, step.columns)
-
-
 def _given_only(sheet: Sheet) -> bool:
     return all(step.is_input for step, _ in sheet.blocks)
 
@@ -281,10 +275,10 @@ def _given_only(sheet: Sheet) -> bool:
 def _check_options(target: Path, minus_infinity: float, places: int) -> None:
     if target.suffix.lower() != ".xlsx":
         raise ArgumentError(f"path is {str(target)!r}; wanted a name that ends in .xlsx")
-    if not -1e300 <= minus_infinity <= -1e22:
+    if not -1e300 <= minus_infinity <= 100 * BLOCKED:
         raise ArgumentError(
-            f"minus_infinity is {minus_infinity:g}; wanted -1e300 to -1e22, as in -1e30: far "
-            f"below any similarity, also after it was divided"
+            f"minus_infinity is {minus_infinity:g}; wanted -1e300 to {100 * BLOCKED:g}, as in "
+            f"-1e30: far below any similarity, also after it was divided"
         )
     if not 0 <= places <= 12:
         raise ArgumentError(f"places is {places}; wanted 0 to 12 decimal places")
