@@ -177,8 +177,8 @@ def test_loading_draws_no_random_numbers_and_is_ready_for_use(tiny: Tiny) -> Non
 
 def test_a_text_over_the_models_positions_is_refused(minilm: Bert) -> None:
     message = (
-        r"the text has 1002 tokens, the model takes 1 to 512: shorten it, or choose a window of "
-        r"its tokens \(--tokens 0:256\)"
+        r"the text has 1002 tokens, the model takes 1 to 512: choose fewer tokens "
+        r"\(in the command: --tokens 0:256\)"
     )
     with pytest.raises(ArgumentError, match=message):
         minilm.embed(["short", "map " * 1000])

@@ -145,8 +145,8 @@ def _reach(steps: Sequence["Step"], values: Mapping[str, Array]) -> dict[str, fl
     """Largest finite number in a step or in anything that leads to it."""
     reach: dict[str, float] = {}
     for step in steps:
-        finite = np.abs(values[step.name][np.isfinite(values[step.name])])
-        own = float(finite.max(initial=0.0))
+        value = values[step.name]
+        own = float(np.abs(value[np.isfinite(value) & (value > BLOCKED)]).max(initial=0.0))
         reach[step.name] = max(own, *(reach[operand] for operand in step.operands), 0.0)
     return reach
 

@@ -42,12 +42,8 @@ def explain_tensors(
     q, k, v, observed = (_heads(x, index) for x in (q, k, v, observed))
     if key_tokens is None and len(q[0]) == len(k[0]):
         key_tokens = tokens
-    for name, labels, size in (
-        ("tokens", tokens, len(q[0])),
-        ("key_tokens", key_tokens, len(k[0])),
-    ):
-        if labels is not None and len(labels) != size:
-            raise ArgumentError(f"{name} has {len(labels)} labels for {size} rows")
+    _check_labels("tokens", tokens, len(q[0]))
+    _check_labels("key_tokens", key_tokens, len(k[0]))
     w = Working("Attention" if len(q) == 1 else f"Attention, {len(q)} heads")
     seen = {}
     for head, queries in enumerate(q):
@@ -68,6 +64,11 @@ def explain_tensors(
         )  # fmt: skip
         seen[output] = observed[head]
     return w.finish(seen)
+
+
+def _check_labels(name: str, labels: Sequence[str] | None, size: int) -> None:
+    if labels is not None and len(labels) != size:
+        raise ArgumentError(f"{name} has {len(labels)} labels for {size} rows")
 
 
 def _heads(x: Tensor, index: tuple[int, ...]) -> Tensor:
