@@ -13,6 +13,8 @@ from openpyxl import load_workbook
 from qkv.core.fused import attention
 
 RUN = [sys.executable, "-W", "error", "-c", "from qkv.cli.main import run; run()"]
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+"""As a person's shell has it: what is left in a buffer is written when Python ends."""
 
 ARTICLE = "draw a map"
 SENTENCE = "the coffee spilled on the laptop and it stopped working"
@@ -248,7 +250,7 @@ def test_off_a_terminal_there_is_no_colour():
 )
 def test_a_reader_who_has_seen_enough_is_no_error(command):
     with subprocess.Popen(
-        [*RUN, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*RUN, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=BUFFERED
     ) as writing:
         writing.stdout.close()  # before a single letter is written
         assert (writing.stderr.read(), writing.wait()) == ("", 0)
@@ -257,7 +259,11 @@ def test_a_reader_who_has_seen_enough_is_no_error(command):
 def test_in_a_pipe_that_is_closed_the_whole_line_of_commands_succeeds():
     line = f"{shlex.join([*RUN, 'explain', 'word ' * 300, '--json'])} | head -c 10"
     done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, check=True
+        ["bash", "-o", "pipefail", "-c", line],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=BUFFERED,
     )
     assert (done.stdout, done.stderr) == ('{"title": ', "")
 
@@ -279,8 +285,9 @@ def test_what_the_encoding_of_the_output_lacks_becomes_a_question_mark():
 def test_a_full_disk_is_named(command):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*RUN, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
+            [*RUN, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+            env=BUFFERED,
+        )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr == "qkv: cannot write the output: No space left on device\n"
 

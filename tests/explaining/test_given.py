@@ -90,7 +90,9 @@ def test_a_mask_of_true_and_false_blocks_where_false(tmp_path):
         lambda: qkv.MultiHeadAttention(2, num_heads=2, scale=0.3, softcap=1.5).explain(
             torch.randn(3, 2)
         ),
-        lambda: qkv.explain(*(torch.randn(2, 3, 4) for _ in range(3)), scale=0.3, softcap=1.5),
+        lambda: qkv.explain(
+            *(torch.randn(2, 3, 4) for _ in range(3)), scale=0.3, softcap=1.5, tokens=list("abc")
+        ),
         lambda: qkv.Attention(2).explain(*(torch.randn(3, 2) for _ in range(3))),
         lambda: qkv.MultiHeadAttention(4, num_heads=3).explain(torch.randn(3, 4), head=1),
         lambda: qkv.MultiHeadAttention(4, num_heads=2).explain(
@@ -120,6 +122,8 @@ def test_a_workbook_of_ours_comes_back_as_the_same_calculation(tmp_path, record)
     for name in ("weights", "head 2/weights"):
         if name in {step.name for step in before}:
             np.testing.assert_allclose(after[name], before[name], atol=1e-7)
+            assert after.step(name).rows == before.step(name).rows
+            assert after.step(name).columns == before.step(name).columns
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,11 @@ def test_the_weights_of_a_layer_are_those_of_its_heads_step_by_step(read):
         np.testing.assert_allclose(weights[head - 1], told, rtol=1e-5, atol=1e-7)
 
 
-def test_what_words_look_at_is_the_mean_of_all_heads(read):
-    looks = dict(read.heads(3).looks)["it"]
-    mean = np.mean([read.explain(3, head)["weights"] for head in range(1, 13)], axis=0)
+@pytest.mark.parametrize("layer", [3, None], ids=["a layer", "all layers"])
+def test_what_words_look_at_is_the_mean_of_all_heads(read, layer):
+    looks = dict(read.heads(layer).looks)["it"]
+    layers = range(1, 7) if layer is None else [layer]
+    mean = np.concatenate([read.weights(at) for at in layers]).mean(axis=0)
     it, words = read.tokens.index("it"), range(1, len(read.tokens) - 1)
     wanted = sorted((-mean[it, j], read.tokens[j]) for j in words if j != it)[:3]
     assert [name for name, _ in looks] == [name for _, name in wanted]

@@ -19,7 +19,7 @@ from qkv.explaining.model import HeadTable, Link
 from qkv.show.spelling import equation
 from qkv.show.terminal import Window, matrix, rendered, table
 
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 2
 """Columns of the result that the proof shows."""
 
 SOURCES = {
