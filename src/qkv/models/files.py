@@ -145,7 +145,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
         FileError: it is not there, or holds anything else.
     """
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8-sig"))  # Notepad writes a mark
     except FileNotFoundError as error:
         raise FileError(f"{path} is not there; wanted a model folder with {path.name}") from error
     except OSError as error:
