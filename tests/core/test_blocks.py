@@ -128,3 +128,22 @@ def test_a_trained_bias_learns_in_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     nothing = (added == -torch.inf).all(-1, keepdim=True).expand(2, 4, 5, 1)
     wanted = torch.softmax(finite, -1).masked_fill(nothing, 0) @ v
     agree(gradient, torch.autograd.grad(wanted.square().sum(), bias)[0].detach(), 1e-12)
+
+
+@pytest.mark.parametrize("keys", [128, 131, 150, 517])
+def test_open_blocks_equal_the_reference_where_several_follow_each_other(
+    keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The softmax overwrites its scores, block after block: no row may see another's remains."""
+    monkeypatch.setattr(blocks, "PAIRS", 1 << 14)
+    monkeypatch.setattr(blocks, "TALL", 1 << 15)
+    q = torch.randn(3, 2, 211, 16, dtype=torch.bfloat16) * 3
+    k, v = (torch.randn(3, 2, keys, 16, dtype=torch.bfloat16) for _ in range(2))
+    ran = watched(lambda: attention(q, k, v))
+    assert not ran.kernels
+    exact = torch.softmax(q.double() @ k.double().mT / 4, -1) @ v.double()
+    # similarities up to 40 are rounded to 8 bits: 2^-3 of them, and so 13 % of a weight
+    assert (attention(q, k, v).double() - exact).abs().max() < 0.3
+    rounded = (q * 0.25) @ k.mT
+    by_rows = torch.softmax(rounded, -1) @ v
+    assert (attention(q, k, v) - by_rows).abs().max() <= 2**-6 * by_rows.abs().max()
