@@ -1,5 +1,7 @@
 """`attention`: softmax(Q Kᵀ / √d_k + M) V, fused wherever PyTorch has a kernel for it."""
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -52,14 +54,26 @@ def attention(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     batch = q.shape[:-3]
     q4, k4, v4 = (q, k, v) if q.dim() == 4 else map(_four_axes, (q, k, v))
+    parts = _Parts(True, False, None)
     if mask is not None:
         _check_mask(mask, q, k)
-        k4, v4 = _without_hidden(k4, v4, mask, q.shape)
+        hiding, triangle, rest = mask.split(q.shape[-2], k.shape[-2])
+        visible = True if hiding is None else blocks.tile_of(hiding, q4, k4, batch)
+        parts = _Parts(visible, triangle, rest)
+        k4, v4 = _without_hidden(k4, v4, visible)
     if softcap is not None or (mask and mask.trainable) or blocks.faster(q4, k4, v4):
         out = blocks.attention(q4, k4, v4, mask, batch, scale, softcap, dropout)
     else:
-        out = _fused(q4, k4, v4, mask, batch, scale, dropout)
+        out = _fused(q4, k4, v4, mask, parts, batch, scale, dropout)
     return out if q.dim() == 4 else out.reshape(*q.shape[:-1], v.shape[-1])
+
+
+class _Parts(NamedTuple):
+    """A mask as the kernel sees it: the visible keys, whether a triangle follows, the rest."""
+
+    visible: Tile
+    triangle: bool
+    rest: Mask | None
 
 
 def _fused(
@@ -67,25 +81,23 @@ def _fused(
     k: Tensor,
     v: Tensor,
     mask: Mask | None,
+    parts: _Parts,
     batch: torch.Size,
     scale: float,
     dropout: float,
 ) -> Tensor:
-    if mask is None:
-        return _kernel(q, k, v, True, False, scale, dropout)
-    queries, keys = q.shape[-2], k.shape[-2]
-    hiding, triangle, rest = mask.split(queries, keys)
-    if rest is None and (hiding is None or _takes_both(q, triangle, dropout)):
-        visible = True if hiding is None else blocks.tile_of(hiding, q, k, batch)
+    visible, triangle, rest = parts
+    if mask is None or (rest is None and (visible is True or _takes_both(q, triangle, dropout))):
         return _kernel(q, k, v, visible, triangle, scale, dropout)
+    queries, keys = q.shape[-2], k.shape[-2]
     if queries * keys <= WHOLE or dropout:
         return _kernel(q, k, v, blocks.tile_of(mask, q, k, batch), False, scale, dropout)
-    parts = []
+    outputs = []
     for rows in blocks.runs(queries, blocks.ROWS):
         columns, tile = blocks.reach(mask, rows, q, k, batch)
         q_, k_, v_ = q[:, :, _cut(rows)], k[:, :, _cut(columns)], v[:, :, _cut(columns)]
-        parts.append(_kernel(q_, k_, v_, tile, False, scale, dropout))
-    return torch.cat(parts, dim=-2)
+        outputs.append(_kernel(q_, k_, v_, tile, False, scale, dropout))
+    return torch.cat(outputs, dim=-2)
 
 
 def _kernel(
@@ -121,12 +133,8 @@ def _takes_both(q: Tensor, triangle: bool, dropout: float) -> bool:
     return not triangle or (own and plain)
 
 
-def _without_hidden(k: Tensor, v: Tensor, mask: Mask, shape: torch.Size) -> tuple[Tensor, Tensor]:
+def _without_hidden(k: Tensor, v: Tensor, visible: Tile) -> tuple[Tensor, Tensor]:
     """Put 0 where keys are hidden from every query: 0 · NaN would be NaN."""
-    hiding = mask.split(shape[-2], k.shape[-2])[0]
-    visible: Tile = True
-    if hiding is not None:
-        visible = blocks.tile_of(hiding, k, k, shape[:-3])
     if visible is True:
         return k, v
     if visible is False:
