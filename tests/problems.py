@@ -128,6 +128,11 @@ class _Numbers:
         return Mask.bias(numbers), reference.array(numbers)
 
 
+    def by_distance(self) -> tuple[Mask, Array]:
+        mask = Mask.alibi(self.heads, dtype=torch.float64)
+        return mask, reference.alibi(self.heads, self.queries, self.keys)
+
+
 def _none(n: _Numbers) -> tuple[None, Array]:
     return None, np.zeros((1, 1, 1, 1))
 
@@ -163,6 +168,11 @@ _KINDS: dict[str, Callable[[_Numbers], tuple[Mask | None, Array]]] = {
     "forbid": _Numbers.forbidden,
     "bias": _Numbers.biased,
     "causal and bias": _causal_and_bias,
+    "alibi": _Numbers.by_distance,
+    "causal and alibi": lambda n: (
+        Mask.causal() & n.by_distance()[0],
+        n.triangle + n.by_distance()[1],
+    ),
     "causal or keys": lambda n: (
         Mask.causal() | Mask.keys(n.visible),
         np.maximum(n.triangle, n.open_keys),

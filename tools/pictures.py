@@ -1,4 +1,4 @@
-"""Draws the pictures of the README: the terminal, and the workbook as LibreOffice prints it.
+"""Draws the pictures of the README and the docs: terminal, workbook as LibreOffice prints it, map.
 
 python tools/pictures.py        needs LibreOffice and pdftoppm
 """
@@ -14,6 +14,8 @@ from rich.text import Text
 
 from qkv.cli.output import Report, proof
 from qkv.explaining.text import ARTICLE, explain_words
+from qkv.models.architecture import map_of_original
+from qkv.show.map_svg import svg
 from qkv.show.terminal import Window, rendered
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
@@ -50,8 +52,14 @@ def workbook(path: Path) -> None:
         subprocess.run(["pdftoppm", *page, book.with_suffix(".pdf"), target], check=True)
 
 
+def architecture(path: Path) -> None:
+    """Draw the map of the original transformer, as `qkv map --svg` does."""
+    path.write_text(svg(map_of_original()), encoding="utf-8")
+
+
 if __name__ == "__main__":
     PICTURES.mkdir(exist_ok=True)
+    architecture(PICTURES / "map.svg")
     terminal(PICTURES / "terminal.svg")
     workbook(PICTURES / "workbook.png")
     sys.stdout.write(f"{PICTURES}\n")

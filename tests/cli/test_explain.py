@@ -119,6 +119,47 @@ def test_one_head_of_a_model_is_shown_step_by_step(qkv, minilm_folder, tmp_path)
     assert book.stat().st_size < 2_000_000
 
 
+def test_a_whole_layer_of_a_model_is_shown_and_proved(qkv, minilm_folder):
+    ended = qkv("explain", SENTENCE, "--model", "minilm", "--layer", 4, "--whole")
+    assert ended.code == 0
+    assert "Layer 4: Encoder layer, 12 heads, post-norm" in ended.out
+    assert "── head 2 (the same steps as head 1; print it with c['head 2'])" in ended.out
+    assert "norm 2/output: recorded step by step, by PyTorch's fused kernel" in ended.out
+
+
+def test_a_whole_layer_that_is_too_large_is_refused(qkv, minilm_folder, monkeypatch):
+    monkeypatch.setattr("qkv.nn.explain_layer.MOST", 1_000_000)
+    ended = qkv("explain", SENTENCE, "--model", "minilm", "--layer", 4, "--whole")
+    assert (ended.code, ended.out) == (2, "")
+    assert "a whole layer is written down up to 1,000,000: choose fewer tokens" in ended.err
+
+
+def test_the_bridge_of_a_model_of_two_towers_is_shown(qkv, tmp_path, monkeypatch):
+    from tests.explaining.test_families import marian, opened, speller
+
+    model = opened(marian, tmp_path)[0].model
+    model._tokenizer = speller()
+    monkeypatch.setattr("qkv.explaining.inputs.load", lambda name: model)
+    monkeypatch.setattr("qkv.explaining.inputs.find", lambda name: tmp_path)
+    command = ("explain", "the sky is blue", "--model", "any", "--output", "el cielo es azul")
+    ended = qkv(*command)
+    assert ended.code == 0
+    assert "5 tokens that look at 5, cross, all layers: 9 heads" in ended.out
+    assert "Heads that link what is written with what was read" in ended.out
+    assert "el → " in ended.out
+    hint = next(line for line in ended.out.splitlines() if line.startswith("Every number of one"))
+    assert hint.endswith(" --kind cross")
+    told = json.loads(qkv(*command, "--kind", "decoder", "--json").out)
+    assert told["heads"]["kind"] == "decoder"
+    assert told["title"].startswith("Decoder layer")
+    one = ("--layer", 2, "--head", 1, "--excel", tmp_path / "cross.xlsx")
+    assert qkv(*command, *one, "--kind", "cross").code == 0
+    assert qkv(*command, *one, "--kind", "bridge").err == (
+        "qkv: kind is 'bridge'; this model has encoder, decoder, cross\n"
+    )
+    assert qkv(*command, "--layer", 2, "--whole").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -139,6 +180,15 @@ def test_one_head_of_a_model_is_shown_step_by_step(qkv, minilm_folder, tmp_path)
         ([ARTICLE, "--model", "minilm", "--seed", "1"], "--seed cannot go with --model"),
         ([ARTICLE, "--model", "minilm", "--num-heads", "1"], "--num-heads cannot go with --model"),
         ([ARTICLE, "--model", "minilm", "--head", "1"], "--head needs a layer"),
+        ([ARTICLE, "--model", "minilm", "--whole"], "--whole needs a layer"),
+        (
+            [ARTICLE, "--model", "minilm", "--whole", "--layer", "1", "--head", "1"],
+            "--whole shows all heads of a layer: leave --head away",
+        ),
+        ([ARTICLE, "--whole", "--layer", "1"], "--layer, --whole cannot go with TEXT"),
+        ([ARTICLE, "--kind", "cross"], "--kind cannot go with TEXT"),
+        ([ARTICLE, "--output", "a"], "--output cannot go with TEXT"),
+        (["--example", "self", "--kind", "cross"], "--kind cannot go with --example"),
         (["--example", "self", "--model", "minilm"], "--model reads a TEXT"),
         (["--example", "self", "--tokens", "0:1"], "--tokens cannot go with --example"),
         (["--example", "self", "--mask"], "--mask cannot go with --example"),
@@ -169,6 +219,8 @@ def test_a_users_mistake_is_one_line_and_ends_with_2(
     [
         (["--layer", "9"], "layer is 9; there are layers 1 to 6"),
         (["--layer", "1", "--head", "13"], "head is 13; there are heads 1 to 12"),
+        (["--kind", "cross"], "kind is 'cross'; this model has encoder"),
+        (["--output", "a"], "output is 'a', but this model has no second text"),
     ],
 )
 def test_layers_and_heads_out_of_range_end_with_2(qkv, minilm_folder, arguments, message):

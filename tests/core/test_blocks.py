@@ -1,5 +1,7 @@
 """Blocks of rows: where they run, that they are exact, and how little memory they take."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
@@ -17,6 +19,14 @@ LONG, D = 2048, 4
 BIAS = torch.zeros(1, 1, 1, LONG)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def products_of_bfloat16() -> Iterator[None]:
+    """Test the blocks on every processor, not only where they are the faster ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BFLOAT16", True)
+        yield
+
+
 @pytest.mark.parametrize(
     ("queries", "keys", "in_blocks"), [(128, 128, True), (127, 128, False), (1, 16384, True)]
 )
@@ -28,6 +38,14 @@ def test_bfloat16_inference_runs_in_blocks_from_128_by_128(
     ran = watched(lambda: attention(q, k, k))
     assert bool(ran.kernels) is not in_blocks
     assert any("softmax" in name for name in ran.names) is in_blocks
+
+
+def test_a_processor_without_products_of_bfloat16_stays_fused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocks, "BFLOAT16", False)
+    q = torch.randn(1, 2, 131, 8, dtype=torch.bfloat16)
+    assert watched(lambda: attention(q, q, q)).kernels
 
 
 def test_bfloat16_training_and_other_precisions_stay_fused() -> None:

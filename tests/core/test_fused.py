@@ -336,3 +336,15 @@ def test_masks_that_do_not_fit_are_named() -> None:
         attention(x, x, x, Mask.padding([1, 2, 3]))
     with pytest.raises(MaskError, match=r"similarities have \(2, 3\): batch or heads differ"):
         attention(x, x, x, Mask.bias(torch.zeros(2, 2, 5, 5)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (4, 4), (3, 1)])
+@pytest.mark.parametrize("kind", MASKS)
+def test_one_query_of_grouped_heads_equals_the_reference(
+    kind: str, heads: int, kv_heads: int, dtype: torch.dtype
+) -> None:
+    sizes = {"queries": 1, "keys": 7, "d_k": 3, "d_v": 5}
+    case = problem(kind, heads=heads, kv_heads=kv_heads, dtype=dtype, **sizes)
+    out = attention(case.q, case.k, case.v, case.mask)
+    agree(out, reference.attention(*case.arrays, case.added), case.tolerance)

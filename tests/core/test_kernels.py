@@ -35,6 +35,7 @@ MASKS = {
         torch.rand(2, 4, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.6
     ),
     "bias": Mask.bias(torch.zeros(6, 6)),
+    "alibi": Mask.causal() & Mask.alibi(4),
     "bias by head": Mask.causal() & Mask.bias(torch.zeros(1, 4, 6, 6)),
     "causal or keys": Mask.causal() | Mask.keys(torch.arange(6) < 2),
 }
@@ -108,6 +109,15 @@ def test_no_n_by_n_tensor_is_ever_made_for_a_long_text(mask: Mask | None, grad: 
     assert ran.largest <= LONG * LONG / 8
 
 
+@GRAD
+@pytest.mark.parametrize("mask", [Mask.alibi(2), Mask.causal() & Mask.alibi(2)])
+def test_alibi_of_a_long_text_is_made_in_runs_of_rows(mask: Mask, grad: bool) -> None:
+    q, k, v = drawn(dict.fromkeys("qkv", (1, 2, LONG, D)), torch.float32, grad)
+    ran = watched(lambda: attention(q, k, v, mask), grad=grad)
+    assert_fused(ran, calls=None)
+    assert ran.largest <= 2 * 512 * LONG  # heads × rows of a run × keys
+
+
 @pytest.mark.parametrize("mask", [Mask.window(64), LONG_MASKS["causal documents"]])
 def test_closed_tiles_of_a_long_text_are_skipped(mask: Mask) -> None:
     q, k, v = drawn(dict.fromkeys("qkv", (1, 1, LONG, D)), torch.float32, False)
@@ -151,3 +161,28 @@ def test_a_module_makes_one_fused_call_for_all_its_heads(
     layer = MultiHeadAttention(8, num_heads=4, **options)
     x = torch.randn(2, 6, 8)
     assert_fused(watched(lambda: layer(x, x, x, mask=Mask.causal() & BATCHED), grad=grad))
+
+
+STEP = {"q": (2, 6, 1, 8), "k": (2, 2, 7, 8), "v": (2, 2, 7, 8)}
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [None, Mask.causal(), Mask.padding([7, 3]), Mask.padding([7, 3], "left"), Mask.window(2)],
+    ids=["none", "causal", "padding", "left padding", "window"],
+)
+def test_one_query_of_grouped_heads_folds_into_rows_of_as_many_heads_as_keys_have(
+    mask: Mask | None,
+) -> None:
+    q, k, v = drawn(STEP, torch.float32, False)
+    heads = []
+
+    class Heads(Ran):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if "flash" in func._schema.name:
+                heads.append(tuple(args[0].shape[1:3]))
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    with Heads(), torch.no_grad():
+        attention(q, k, v, mask)
+    assert heads == [(2, 3)]

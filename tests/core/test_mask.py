@@ -19,6 +19,7 @@ from tests.reference import agree, array
 
 ALLOWED = torch.tensor([[True, False], [True, True]])
 KINDS = [kind for kind in MASKS if kind != "none"]
+BLOCKING = [kind for kind in KINDS if "bias" not in kind and "alibi" not in kind]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -239,7 +240,7 @@ def test_a_bias_keeps_its_dtype(dtype: torch.dtype) -> None:
 
 
 def test_kinds_joined_two_by_two_block_what_either_blocks() -> None:
-    for a, b in itertools.combinations([k for k in KINDS if "bias" not in k], 2):
+    for a, b in itertools.combinations(BLOCKING, 2):
         one, two = problem(a, seed=1), problem(b, seed=2)
         shape = (2, 4, 5, 7)
         joined = (one.mask & two.mask).matrix(5, 7)
@@ -275,3 +276,45 @@ def test_what_stands_for_minus_infinity_in_a_bias_blocks() -> None:
     assert blocked.tolist() == [[False, True], [True, True], [False, True]]
     q, k, v = torch.randn(3, 4), torch.randn(2, 4), torch.randn(2, 4)
     assert torch.equal(attention(q, k, v, bias)[1], torch.zeros(4))
+
+
+@pytest.mark.parametrize("heads", reference.SLOPES)
+def test_the_slopes_are_the_authors(heads: int) -> None:
+    wanted = [2.0**-exponent for exponent in reference.SLOPES[heads]]
+    agree(-Mask.alibi(heads, dtype=torch.float64).matrix(2)[0, :, 0, 1], wanted, 1e-15)
+
+
+def test_alibi_is_blooms_but_for_what_is_the_same_in_a_row() -> None:
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    for heads in (1, 4, 6, 16, 23):
+        theirs = build_alibi_tensor(torch.ones(1, 7), heads, torch.float64).view(1, heads, 1, 7)
+        ours = (Mask.causal() & Mask.alibi(heads)).matrix(7)
+        weights = torch.softmax(theirs + Mask.causal().matrix(7), -1)
+        agree(torch.softmax(ours, -1), array(weights), 1e-6)
+
+
+def test_alibi_is_refused_where_it_cannot_be_meant() -> None:
+    q = torch.randn(2, 3, 5, 4)
+    with pytest.raises(MaskError, match=r"mask has the axes \(1, 4\) before queries and keys"):
+        attention(q, q, q, Mask.alibi(4))
+    with pytest.raises(MaskError, match="7 queries look at 5 keys under alibi"):
+        Mask.alibi(3).matrix(7, 5)
+    agree(Mask.alibi(1, offset=0).matrix(3, 2)[0, 0] * -256, [[0, 1], [1, 0], [2, 1]], 0)
+    for joined in (lambda: Mask.causal() | Mask.alibi(2), lambda: Mask.alibi(2) | Mask.causal()):
+        with pytest.raises(MaskError, match=r"a bias cannot be joined with \|"):
+            joined()
+    for number in (0, -1, True):
+        with pytest.raises(MaskError, match=f"alibi got num_heads={number!r}; wanted a whole num"):
+            Mask.alibi(number)
+    with pytest.raises(MaskError, match=r"alibi got dtype=torch.int64; wanted a floating one"):
+        Mask.alibi(2, dtype=torch.int64)
+
+
+def test_alibi_is_added_to_what_is_trained() -> None:
+    bias = torch.randn(1, 4, 5, 5, requires_grad=True)
+    mask = Mask.alibi(4) & Mask.bias(bias)
+    assert mask.trainable
+    assert not Mask.alibi(4).trainable
+    mask.matrix(5).sum().backward()
+    agree(bias.grad, np.ones((1, 4, 5, 5)), 0)

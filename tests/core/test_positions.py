@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from qkv.core.positions import sinusoidal
+from qkv.core.positions import sinusoidal, waves
 from qkv.errors import ArgumentError
 from tests.reference import agree, array
 
@@ -56,3 +56,26 @@ def test_sizes_that_cannot_be_are_named(tokens: int, n_embed: int) -> None:
     why = f"tokens is {tokens} and n_embed is {n_embed}; wanted at least 0 and at least 1"
     with pytest.raises(ArgumentError, match=why):
         sinusoidal(tokens, n_embed)
+
+
+@pytest.mark.parametrize("n_embed", [1, 2, 5, 8])
+def test_halves_are_all_sines_before_all_cosines(n_embed: int) -> None:
+    order = [*range(0, n_embed, 2), *range(1, n_embed, 2)]
+    wanted = [[formula(p, column, n_embed) for column in order] for p in range(3, 7)]
+    rows = sinusoidal(4, n_embed, first=3, layout="halves", dtype=torch.float64)
+    agree(rows, wanted, 1e-12)
+
+
+def test_hugging_faces_marian_has_them_in_halves() -> None:
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    theirs = MarianSinusoidalPositionalEmbedding(11, 6).create_weight()
+    agree(sinusoidal(11, 6, layout="halves"), array(theirs), 1e-6)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_any_positions_have_the_row_of_their_number(layout: str) -> None:
+    positions = torch.tensor([[5, 0, 7], [7, 7, 1]])
+    table = sinusoidal(8, 5, base=100.0, layout=layout, dtype=torch.float64)
+    rows = waves(positions, 5, base=100.0, layout=layout, dtype=torch.float64)
+    agree(rows, array(table[positions]), 0)

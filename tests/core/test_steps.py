@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.core.calculation import Calculation
 from qkv.core.operations import Operation
-from qkv.core.steps import Head, Projection, Recipe, attend, layer, softmax
+from qkv.core.steps import attend, softmax
 from qkv.core.working import Working
 from tests import reference
 from tests.problems import problem, problems
@@ -69,35 +69,6 @@ def test_a_row_of_minus_infinity_has_shares_of_zero() -> None:
     softmax(w, w.given("x", torch.tensor([[-INF, -INF], [-INF, 3.0]]), symbol="X", blocks=True))
     agree(w.finish()["weights"], [[0, 0], [0, 1]], 0)
     w.finish().verify()
-
-
-def test_a_layer_of_heads_with_biases_and_a_projection() -> None:
-    def projection(rows: int, columns: int) -> Projection:
-        return Projection(torch.randn(rows, columns).double(), torch.randn(rows).double())
-
-    heads = tuple(Head(i, projection(2, 5), projection(2, 5), projection(3, 5)) for i in (1, 2))
-    recipe = Recipe(heads, projection(5, 6), joins=True)
-    x = torch.randn(4, 5).double()
-    w = Working("layer")
-    outputs = layer(w, recipe, *[w.given("inputs/encodings", x, symbol="X")] * 3, [None, None])
-    c = w.finish()
-    assert outputs == {
-        "head 1": "head 1/output", "head 2": "head 2/output", "output": "projection/output",
-    }  # fmt: skip
-    parts = []
-    for head in heads:
-        q, k, v = (x @ p.weight.mT + p.bias for p in (head.WQ, head.WK, head.WV))
-        parts.append(torch.softmax(q @ k.mT / 2**0.5, -1) @ v)
-    wanted = torch.cat(parts, -1) @ recipe.output.weight.mT + recipe.output.bias
-    agree(c.result, array(wanted), 1e-12)
-    assert [s.name for s in c["projection"]][2:] == [
-        "concatenated",
-        "WO",
-        "output before bias",
-        "bO",
-        "output",
-    ]
-    c.verify(tolerance=1e-12)
 
 
 class LlamaLayer:

@@ -19,8 +19,9 @@ def test_one_head_is_what_the_layer_computes_in_the_model(read):
     told = read.explain(4, 7)
     told.verify()
     layer = read.model.layers[3].attention
-    x = read.states[3][None]
+    ids = torch.tensor([read.model.tokenizer(SENTENCE).ids])
     with torch.no_grad():
+        x = read.model.hidden_states(ids)[3]
         context = layer.context(x, x, x, None)[0, 6]
     np.testing.assert_allclose(told.result, context.numpy(), atol=1e-5)
     assert told.title == "Layer 4: Self-attention, head 7 of 12"
@@ -58,15 +59,16 @@ def test_what_words_look_at_is_the_mean_of_all_heads(read, layer):
     looks = dict(read.heads(layer).looks)["it"]
     layers = range(1, 7) if layer is None else [layer]
     mean = np.concatenate([read.weights(at) for at in layers]).mean(axis=0)
-    it, words = read.tokens.index("it"), range(1, len(read.tokens) - 1)
-    wanted = sorted((-mean[it, j], read.tokens[j]) for j in words if j != it)[:3]
+    tokens = read.rows["encoder"].names
+    it, words = tokens.index("it"), range(1, len(tokens) - 1)
+    wanted = sorted((-mean[it, j], tokens[j]) for j in words if j != it)[:3]
     assert [name for name, _ in looks] == [name for _, name in wanted]
     np.testing.assert_allclose([x for _, x in looks], [-x for x, _ in wanted], rtol=1e-5)
 
 
 def test_a_window_reads_only_its_tokens(read):
     part = ModelText.read(SENTENCE, "minilm", "1:3")
-    assert part.tokens == ("[CLS]", "coffee", "spilled", "[SEP]")
+    assert part.rows["encoder"].names == ("[CLS]", "coffee", "spilled", "[SEP]")
 
 
 def test_one_word_has_no_other_word_to_look_at():
@@ -86,6 +88,31 @@ def test_one_word_has_no_other_word_to_look_at():
 def test_layers_and_heads_out_of_range_are_refused(read, layer, head, message):
     with pytest.raises(ArgumentError, match=message):
         read.explain(layer, head)
+
+
+def test_a_kind_that_the_model_has_not_is_refused_with_those_it_has(read):
+    with pytest.raises(ArgumentError, match=r"kind is 'cross'; this model has encoder$"):
+        read.explain(1, 1, "cross")
+    with pytest.raises(ArgumentError, match=r"kind is 'cross'; this model has encoder$"):
+        read.heads(kind="cross")
+
+
+def test_a_whole_layer_of_the_real_model_is_written_and_proved(read):
+    told = read.explain_layer(4)
+    told.verify()
+    assert told.title == "Layer 4: Encoder layer, 12 heads, post-norm"
+    ids = torch.tensor([read.model.tokenizer(SENTENCE).ids])
+    with torch.no_grad():
+        wanted = read.model.hidden_states(ids)[4][0]
+    np.testing.assert_allclose(told.result, wanted.numpy(), atol=1e-5)
+    assert told.step("head 7/weights").rows == read.rows["encoder"].names
+    with pytest.raises(ArgumentError, match="write one section"):
+        told.to_excel("never.xlsx")
+
+
+def test_a_text_of_its_own_has_no_output(minilm_folder):
+    with pytest.raises(ArgumentError, match="output is 'a', but this model has no second text"):
+        ModelText.read(SENTENCE, "minilm", output="a")
 
 
 def test_more_text_than_the_model_reads_is_refused_with_the_way_out(minilm_folder):

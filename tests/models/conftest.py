@@ -1,11 +1,14 @@
 """Tiny folders of random weights, and the reference that reads the same files."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from qkv.models.named import NAMED
 
 TINY = {
     "vocab_size": 101,
@@ -58,3 +61,30 @@ def tiny(tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
         return folder, _reference(folder)
 
     return make
+
+
+@pytest.fixture
+def folder(tiny: Callable[..., tuple[Path, Any]]) -> Path:
+    """A folder of random weights of a small BERT."""
+    return tiny(num_hidden_layers=2)[0]
+
+
+def packaged(name: str) -> Path:
+    """Return where a named model is installed; skip only where it is absent and may be."""
+    place = NAMED[name].find()
+    if place is None and not os.environ.get("QKV_REQUIRE_MODELS"):
+        pytest.skip(f"{NAMED[name].requirement} is not installed: the real model was not checked")
+    assert place is not None
+    return place
+
+
+@pytest.fixture(scope="session")
+def smollm2_file() -> Path:
+    """The GGUF file of the installed SmolLM2."""
+    return packaged("smollm2")
+
+
+@pytest.fixture(scope="session")
+def whisper_folder() -> Path:
+    """The folder of the installed Whisper."""
+    return packaged("whisper-tiny")

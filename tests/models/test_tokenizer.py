@@ -107,3 +107,40 @@ def test_a_file_that_holds_no_tokenizer_is_refused(tmp_path: Path, content: byte
     path.write_bytes(content)
     with pytest.raises(FileError, match=r"tokenizer\.json holds no tokenizer that can be read: "):
         Tokenizer.read(path)
+
+
+# --- and back -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS[:-1])
+def test_text_comes_back_as_hugging_face_brings_it(
+    minilm: Bert, minilm_folder: Path, text: str
+) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(minilm_folder).backend_tokenizer
+    ids = minilm.tokenizer(text).ids
+    assert minilm.tokenizer.decode(ids) == theirs.decode(list(ids), skip_special_tokens=True)
+    whole = theirs.decode(list(ids), skip_special_tokens=False)
+    assert minilm.tokenizer.decode(ids, special=True) == whole
+
+
+def test_nothing_is_put_around_where_that_is_asked_for(minilm: Bert) -> None:
+    tokens = minilm.tokenizer("draw a map", around=False)
+    assert tokens.names == ("draw", "a", "map")
+    assert not any(tokens.special)
+
+
+def test_pieces_are_the_vocabularys(minilm: Bert) -> None:
+    tokens = minilm.tokenizer("unbelievably")
+    assert tuple(minilm.tokenizer.piece(number) for number in tokens.ids) == tokens.names
+
+
+def test_ids_that_no_token_has_are_refused_or_stand_for_nothing(minilm: Bert) -> None:
+    for number in (-1, 30522):
+        with pytest.raises(ArgumentError, match=f"no token {number}; the vocabulary has 30522"):
+            minilm.tokenizer.piece(number)
+    with pytest.raises(ArgumentError, match="ids reach down to -2; wanted numbers from 0"):
+        minilm.tokenizer.decode([3, -2])
+    map_ids = minilm.tokenizer("map", around=False).ids
+    assert minilm.tokenizer.decode([*map_ids, 30522]) == "map"

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -10,7 +10,7 @@ from qkv.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
     from qkv.core.calculation import Calculation
-    from qkv.explaining.model import HeadTable
+    from qkv.explaining.heads import HeadTable
 
 HELP = """Show a sentence's attention step by step, and prove every number.
 
@@ -19,6 +19,7 @@ HELP = """Show a sentence's attention step by step, and prove every number.
   qkv explain "draw a map" --mask --num-heads 2 --excel map.xlsx
   qkv explain "the coffee spilled on the laptop" --model minilm
   qkv explain "the coffee spilled" --model minilm --layer 4 --head 7
+  qkv explain "the coffee spilled" --model FOLDER --kind cross --layer 2 --head 5
   qkv explain --example desserts
 
 Layers and heads are counted from 1, tokens from 0: --tokens 10:40 reads 10 up to 39.
@@ -27,6 +28,14 @@ Layers and heads are counted from 1, tokens from 0: --tokens 10:40 reads 10 up t
 Model = Annotated[str | None, typer.Option(help="A model's name (minilm) or its folder.")]
 Layer = Annotated[int | None, typer.Option(help="Layer of the model, from 1.")]
 Head = Annotated[int | None, typer.Option(help="Head of the layer, from 1.")]
+Kind = Annotated[
+    str | None, typer.Option(help="encoder, decoder or cross; where a model has all, cross.")
+]
+Output = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What the decoder wrote; by default what it writes itself."),
+]
+Whole = Annotated[bool, typer.Option("--whole", help="The whole layer; of small models only.")]
 Tokens = Annotated[str | None, typer.Option(metavar="A:B", help="Read only these tokens.")]
 Masked = Annotated[bool, typer.Option("--mask", help="A token sees only what precedes it.")]
 NumHeads = Annotated[int | None, typer.Option(help="Heads, where no model is given (1).")]
@@ -44,7 +53,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 TAKES = {
     "TEXT": ("--tokens", "--mask", "--num-heads", "--seed"),
-    "--model": ("--layer", "--head", "--tokens"),
+    "--model": ("--layer", "--head", "--kind", "--output", "--whole", "--tokens"),
     "--given": ("--mask", "--num-heads", "--seed"),
     "--example": ("--seed",),
 }
@@ -66,6 +75,9 @@ def explain(
     model: Model = None,
     layer: Layer = None,
     head: Head = None,
+    kind: Kind = None,
+    output: Output = None,
+    whole: Whole = False,
     tokens: Tokens = None,
     mask: Masked = False,
     num_heads: NumHeads = None,
@@ -79,26 +91,27 @@ def explain(
 ) -> None:
     """Show a sentence's attention step by step, and prove every number."""
     source = _source(text, model, given, example)
-    said = {"--layer": layer, "--head": head, "--tokens": tokens, "--mask": mask or None,
+    said = {"--layer": layer, "--head": head, "--kind": kind, "--output": output,
+            "--whole": whole or None, "--tokens": tokens, "--mask": mask or None,
             "--num-heads": num_heads, "--seed": seed}  # fmt: skip
     _check_options(source, [name for name, value in said.items() if value is not None])
     _check_numbers(places=places, num_heads=num_heads, seed=seed)
     _check_workbook(excel, blank)
-    if head is not None and layer is None:
-        raise ArgumentError("--head needs a layer: say --layer too")
-    from qkv.cli import output
+    _check_layer(layer, head, whole)
+    from qkv.cli import output as page
 
     heads, seed = None, 42 if seed is None else seed
     if text is not None and model is not None:
-        calculation, heads = _in_model(text, model, layer, head, tokens)
+        chosen = Chosen(layer, head, kind, whole)
+        calculation, heads = _in_model(text, model, chosen, tokens, output)
     elif text is not None:
         calculation = _in_words(text, tokens, mask, num_heads, seed)
     else:
         calculation = _from_elsewhere(given, example, mask, num_heads, seed)
-    told = output.told(output.Report(calculation, heads, places), excel, json)
+    told = page.told(page.Report(calculation, heads, places), excel, json)
     if excel is not None:
         calculation.to_excel(excel, blank=blank, places=places)
-    output.write(told)
+    page.write(told)
 
 
 def _source(text: str | None, model: str | None, given: Path | None, example: str | None) -> str:
@@ -117,6 +130,16 @@ def _check_options(source: str, said: list[str]) -> None:
     surplus = [name for name in said if name not in TAKES[source]]
     if surplus:
         raise ArgumentError(f"{', '.join(surplus)} cannot go with {source}: {WHY[source]}")
+
+
+def _check_layer(layer: int | None, head: int | None, whole: bool) -> None:
+    """Refuse a head, or a whole layer, without the layer; and both at once."""
+    if head is not None and layer is None:
+        raise ArgumentError("--head needs a layer: say --layer too")
+    if whole and layer is None:
+        raise ArgumentError("--whole needs a layer: say --layer too")
+    if whole and head is not None:
+        raise ArgumentError("--whole shows all heads of a layer: leave --head away")
 
 
 def _check_numbers(**numbers: int | None) -> None:
@@ -150,16 +173,28 @@ def _in_words(
     return explain_words(cut(words(text), tokens), mask=mask, num_heads=heads, seed=seed)
 
 
+class Chosen(NamedTuple):
+    """Which part of a model is shown."""
+
+    layer: int | None
+    head: int | None
+    kind: str | None
+    whole: bool
+
+
 def _in_model(
-    text: str, model: str, layer: int | None, head: int | None, tokens: str | None
+    text: str, model: str, chosen: Chosen, tokens: str | None, output: str | None
 ) -> "tuple[Calculation, HeadTable | None]":
     from qkv.explaining.model import ModelText
 
-    read = ModelText.read(text, model, tokens)
-    if layer is not None and head is not None:
-        return read.explain(layer, head), None
-    heads = read.heads(layer)
-    return read.explain(heads.first.layer, heads.first.head), heads
+    read = ModelText.read(text, model, tokens, output)
+    layer, kind = chosen.layer, chosen.kind
+    if layer is not None and chosen.whole:
+        return read.explain_layer(layer, kind), None
+    if layer is not None and chosen.head is not None:
+        return read.explain(layer, chosen.head, kind), None
+    heads = read.heads(layer, kind)
+    return read.explain(heads.first.layer, heads.first.head, kind), heads
 
 
 def _from_elsewhere(

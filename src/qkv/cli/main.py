@@ -7,7 +7,19 @@ from typing import Annotated
 import typer
 
 from qkv.cli import printable
+from qkv.cli.embed import HELP as EMBED_HELP
+from qkv.cli.embed import embed
 from qkv.cli.explain import HELP, explain
+from qkv.cli.generate import HELP as GENERATE_HELP
+from qkv.cli.generate import generate
+from qkv.cli.map import HELP as MAP_HELP
+from qkv.cli.map import draw
+from qkv.cli.models import HELP as MODELS_HELP
+from qkv.cli.models import models
+from qkv.cli.transcribe import HELP as TRANSCRIBE_HELP
+from qkv.cli.transcribe import transcribe
+from qkv.cli.translate import HELP as TRANSLATE_HELP
+from qkv.cli.translate import translate
 from qkv.errors import QkvError, VerificationError
 
 app = typer.Typer(
@@ -19,6 +31,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(help=HELP)(explain)
+app.command(help=EMBED_HELP)(embed)
+app.command(help=GENERATE_HELP)(generate)
+app.command(help=TRANSLATE_HELP)(translate)
+app.command(help=TRANSCRIBE_HELP)(transcribe)
+app.command("map", help=MAP_HELP)(draw)
+app.command(help=MODELS_HELP)(models)
 
 
 @app.callback(invoke_without_command=True)

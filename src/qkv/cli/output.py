@@ -15,12 +15,19 @@ from qkv.cli import printable
 from qkv.core.calculation import Calculation, Step
 from qkv.core.proof import ByHand, Verification, difference
 from qkv.core.recompute import Array
-from qkv.explaining.model import HeadTable, Link
+from qkv.explaining.heads import HeadTable, Link
 from qkv.show.spelling import equation
 from qkv.show.terminal import Window, matrix, rendered, table
 
 SIDE_BY_SIDE = 2
 """Columns of the result that the proof shows."""
+
+HEADINGS = {
+    "encoder": "Heads that link words (neighbours not counted)",
+    "decoder": "Heads that link words (neighbours and the first token not counted)",
+    "cross": "Heads that link what is written with what was read",
+}
+"""Above the table of heads, by the kind of attention."""
 
 SOURCES = {
     "steps": "recorded step by step",
@@ -89,13 +96,14 @@ def _heads(heads: HeadTable) -> Group:
         (word, ", ".join(f"{other} {weight:.2f}" for other, weight in others))
         for word, others in heads.looks
     ]
+    one = f"--layer {heads.first.layer} --head {heads.first.head}"
     return table(
         heads.title,
         [
-            ("Heads that link words (neighbours not counted)", columns, rows),
+            (HEADINGS[heads.kind], columns, rows),
             ("Where each word looks most, over all these heads", ("word", "looks at"), looks),
         ],
-        f"Every number of one head: --layer {heads.first.layer} --head {heads.first.head}",
+        f"Every number of one head: {one}{f' --kind {heads.kind}' if heads.chosen else ''}",
     )
 
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.core.mask import Mask
 from qkv.core.mask_parts import Tile, as_bias
+from qkv.core.product import BFLOAT16
 
 ROWS = 512
 """Rows of a block under the fused kernel, and the step in which closed columns are skipped."""
@@ -143,11 +144,13 @@ def _block(
 def faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether blocks beat the fused kernel: bfloat16 inference on a CPU, from 128 tokens on.
 
-    There the kernel multiplies no faster than in float32, plain products up to three times.
+    Where the processor has products of bfloat16 the kernel still multiplies no faster than in
+    float32, plain products up to three times.
     As in PyTorch's unfused attention the similarities are rounded to bfloat16.
     """
     return (
         q.dtype == torch.bfloat16
+        and BFLOAT16
         and q.device.type == "cpu"
         and q.shape[-2] * k.shape[-2] >= 128 * 128
         and not torch.compiler.is_compiling()

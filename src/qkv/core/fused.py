@@ -105,6 +105,11 @@ def _kernel(
 ) -> Tensor:
     """One fused call; widths are padded to be equal, or PyTorch would form n × n."""
     d_k, d_v = q.shape[-1], v.shape[-1]
+    if q.shape[1] != k.shape[1] and q.shape[2] == 1 and not triangle and _same_for_all(tile):
+        # While text is written: the heads of a group become queries of one head, so that its
+        # keys are read once instead of once a head.
+        rows = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
+        return _kernel(rows, k, v, tile, False, scale, dropout).reshape(*q.shape[:3], d_v)
     if d_v < d_k:
         v = F.pad(v, (0, d_k - d_v))
     elif d_k < d_v:
@@ -124,6 +129,11 @@ def _kernel(
             scale=scale, enable_gqa=grouped,
         )  # fmt: skip
     return out[..., :d_v] if d_v < d_k else out
+
+
+def _same_for_all(tile: Tile) -> bool:
+    """Whether a mask says the same for every head."""
+    return isinstance(tile, bool) or tile.dim() < 3 or tile.shape[-3] == 1
 
 
 def _takes_both(q: Tensor, triangle: bool, dropout: float) -> bool:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from qkv.core.mask_biases import Alibi
 from qkv.core.mask_parts import (
     Band,
     Documents,
@@ -32,7 +33,7 @@ class Mask:
 
         Mask.causal() & Mask.padding([5, 3])      a batch of two sentences for a decoder
         Mask.causal() | Mask.keys(is_prefix)      a prefix language model
-        Mask.causal() & Mask.bias(alibi)          a bias is added, everything else blocks
+        Mask.causal() & Mask.alibi(8)             a bias is added, everything else blocks
 
     Attributes:
         parts: the conditions that all have to agree.
@@ -123,6 +124,25 @@ class Mask:
             )
         return Mask((Pairs(_unambiguous("bias", added)),))
 
+    @staticmethod
+    def alibi(
+        num_heads: int, *, offset: int | None = None, dtype: torch.dtype = torch.float32
+    ) -> "Mask":
+        """Add −slope · distance, one slope a head: 2^(−8 k / n)      Press et al. 2022, section 3
+
+        It works both ways; the paper joins it with `Mask.causal()`. Made tile by tile.
+
+        Args:
+            num_heads: heads of the queries.
+            offset: which key is a query's own, as for `causal`.
+            dtype: that the numbers are computed in; attention rounds them to that of its queries.
+        """
+        if isinstance(num_heads, bool) or not isinstance(num_heads, int) or num_heads < 1:
+            raise MaskError(f"alibi got num_heads={num_heads!r}; wanted a whole number, 1 or more")
+        if not dtype.is_floating_point:
+            raise MaskError(f"alibi got dtype={dtype}; wanted a floating one")
+        return Mask((Alibi(num_heads, offset, dtype),))
+
     def __and__(self, other: "Mask") -> "Mask":
         """Look only where both let it; biases are added."""
         return Mask(self.parts + wanted("&", other).parts)
@@ -130,7 +150,7 @@ class Mask:
     def __or__(self, other: "Mask") -> "Mask":
         """Look where either lets it; a bias has no meaning here and is refused."""
         parts = self.parts + wanted("|", other).parts
-        if any(isinstance(part, Pairs) and part.is_bias for part in parts):
+        if any(part.is_bias for part in parts):
             raise MaskError("a bias cannot be joined with |; add it afterwards with &")
         return Mask((Either(self.parts, other.parts),))
 

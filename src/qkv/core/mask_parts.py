@@ -50,6 +50,10 @@ class Part(Protocol):
     def only_keys(self, queries: int) -> bool:
         """Whether it says the same for every query."""
 
+    @property
+    def is_bias(self) -> bool:
+        """Whether numbers are added rather than pairs blocked."""
+
 
 @dataclass(frozen=True, eq=False)
 class Band:
@@ -58,17 +62,14 @@ class Band:
     before: int | None
     after: int
     offset: int | None = None
+    is_bias = False
 
     @property
     def axes(self) -> tuple[torch.Size, ...]:
         return ()
 
     def check(self, queries: int, keys: int) -> None:
-        if self.offset is None and queries > keys:
-            raise MaskError(
-                f"{queries} queries look at {keys} keys under a causal mask or a window: which "
-                f"query is the last? Say offset=0 to align them at the first"
-            )
+        check_alignment("a causal mask or a window", queries, keys, self.offset)
 
     def tile(self, region: Region, device: Device) -> Tile:
         offset = region.keys - region.queries if self.offset is None else self.offset
@@ -98,6 +99,7 @@ class Lengths:
 
     lengths: Tensor
     side: str
+    is_bias = False
 
     @property
     def axes(self) -> tuple[torch.Size, ...]:
@@ -125,6 +127,7 @@ class Documents:
     """Tokens look at the tokens of their own document."""
 
     ids: Tensor
+    is_bias = False
 
     @property
     def axes(self) -> tuple[torch.Size, ...]:
@@ -196,6 +199,7 @@ class Either:
 
     left: tuple[Part, ...]
     right: tuple[Part, ...]
+    is_bias = False
 
     @property
     def axes(self) -> tuple[torch.Size, ...]:
@@ -215,6 +219,15 @@ class Either:
 
     def only_keys(self, queries: int) -> bool:
         return all(part.only_keys(queries) for part in (*self.left, *self.right))
+
+
+def check_alignment(name: str, queries: int, keys: int, offset: int | None) -> None:
+    """Raise MaskError where the queries cannot be the last of the keys."""
+    if offset is None and queries > keys:
+        raise MaskError(
+            f"{queries} queries look at {keys} keys under {name}: which query is the last? "
+            f"Say offset=0 to align them at the first"
+        )
 
 
 def every(parts: tuple[Part, ...], region: Region, device: Device) -> Tile:

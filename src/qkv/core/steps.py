@@ -37,6 +37,8 @@ class Recipe:
         joins: whether the heads' outputs are joined; False shows single heads as they are.
         scale: what the similarities are multiplied by; None divides by √d_k.
         softcap: c of c · tanh(scaled / c), or None.
+        group: heads in a row that share keys and values.
+        within: prefix of the sections, where a layer has several attentions: "cross-attention/".
     """
 
     heads: tuple[Head, ...]
@@ -44,11 +46,17 @@ class Recipe:
     joins: bool = False
     scale: float | None = None
     softcap: float | None = None
+    group: int = 1
+    within: str = ""
 
     @property
     def inputs(self) -> str:
         """Prefix of the names of what is given: a section of its own beside several heads."""
         return "inputs/" if self.joins else ""
+
+    def section(self, head: Head) -> str:
+        """Prefix of the names of a head's steps."""
+        return f"{self.within}head {head.number}/" if self.joins else ""
 
 
 def attend(
@@ -61,11 +69,16 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     section: str = "",
+    symbol: str = "Q Kᵀ",
+    note: str = "",
 ) -> str:
-    """softmax(Q Kᵀ / √d_k + M) V        Vaswani et al. 2017, equation 1."""
+    """softmax(Q Kᵀ / √d_k + M) V        Vaswani et al. 2017, equation 1.
+
+    `note` follows the sentences on keys and values: whose they are, where heads share them.
+    """
     similarities = w.step(
-        Operation.PRODUCT_TRANSPOSED, f"{section}similarities", q, k, symbol="Q Kᵀ",
-        says="how alike each query and each key are: their dot product",
+        Operation.PRODUCT_TRANSPOSED, f"{section}similarities", q, k, symbol=symbol,
+        says=f"how alike each query and each key are: their dot product{note}",
     )  # fmt: skip
     logits = _scaled(w, similarities, w.tensor(q).shape[-1], scale, section)
     if softcap is not None:
@@ -78,7 +91,7 @@ def attend(
     weights = softmax(w, logits, section=section)
     return w.step(
         Operation.PRODUCT, f"{section}output", weights, v, symbol="P V",
-        says="each row mixes the values by its weights",
+        says=f"each row mixes the values by its weights{note}",
     )  # fmt: skip
 
 
@@ -126,48 +139,6 @@ def project(
         Operation.ADD, f"{section}{name}", product, bias, symbol=symbol,
         says="the bias is added to every row",
     )  # fmt: skip
-
-
-def layer(
-    w: Working, recipe: Recipe, x_q: str, x_k: str, x_v: str, masks: list[str | None]
-) -> dict[str, str]:
-    """Write down every head of a layer and what joins them.
-
-    Args:
-        w: where it is written; holds the encodings already.
-        recipe: the layer.
-        x_q, x_k, x_v: names of the encodings that queries, keys and values are made of.
-        masks: names of M, one a head.
-
-    Returns:
-        Name of each head's output by "head N", and of the layer's own by "output".
-    """
-    outputs: dict[str, str] = {}
-    for head, mask in zip(recipe.heads, masks, strict=True):
-        section = f"head {head.number}/" if recipe.joins else ""
-        q = project(w, x_q, head.WQ, "queries", "Q", "WQ", section)
-        k = project(w, x_k, head.WK, "keys", "K", "WK", section)
-        v = project(w, x_v, head.WV, "values", "V", "WV", section)
-        outputs[f"head {head.number}"] = attend(
-            w, q, k, v, mask, scale=recipe.scale, softcap=recipe.softcap, section=section
-        )
-    outputs["output"] = outputs[f"head {recipe.heads[-1].number}"]
-    if recipe.joins:
-        outputs["output"] = _joined(w, list(outputs.values())[:-1], recipe.output)
-    return outputs
-
-
-def _joined(w: Working, outputs: list[str], projection: Projection | None) -> str:
-    if projection is None:
-        return w.step(
-            Operation.CONCATENATE, "concatenation/output", *outputs, symbol="concat",
-            says="the heads' outputs side by side",
-        )  # fmt: skip
-    joined = w.step(
-        Operation.CONCATENATE, "projection/concatenated", *outputs, symbol="H",
-        says="the heads' outputs side by side",
-    )  # fmt: skip
-    return project(w, joined, projection, "output", "O", "WO", "projection/")
 
 
 def _scaled(w: Working, x: str, d_k: int, scale: float | None, section: str) -> str:

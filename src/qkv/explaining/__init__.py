@@ -13,14 +13,17 @@ def explain(what: nn.Module | Tensor, *inputs: Any, **options: Any) -> Calculati
     """Write every step of an attention calculation down.
 
         explain(module, x, tokens=["draw", "a", "map"])     the same as module.explain(x, …)
+        explain(DecoderLayer(12, 2, 16), y, memory)         a whole layer
         explain(q, k, v, mask=Mask.causal())                queries, keys and values as they are
 
     Args:
-        what: one of qkv's attention modules, or q with the axes (batch…, heads, queries, d_k).
+        what: one of qkv's attention modules or of its layers, or q with the axes
+            (batch…, heads, queries, d_k).
         inputs: what the module's `forward` takes, or k and v.
         options: `tokens` label the rows and `batch` picks one example, always. `mask` and
             `key_tokens` go with tensors, `Attention` and `MultiHeadAttention`, `head` with the
-            last, `scale` and `softcap` with tensors.
+            last, `scale` and `softcap` with tensors, `memory_mask` and `memory_tokens` with
+            layers that look at a memory, `angles` with what is rotary.
 
     Raises:
         ArgumentError: `what` is neither, or holds NaN or infinite numbers.

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -13,10 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from qkv.core.mask import Mask
 from qkv.errors import ArgumentError, ModelError
-from qkv.models.files import Family
+from qkv.models.encoder_only import EncoderOnly
+from qkv.models.family import Family
+from qkv.models.files import Files
 from qkv.models.pooling import Pooling
+from qkv.models.reading import check_ids
 from qkv.models.tokenizer import Tokenizer
-from qkv.nn.layers import EncoderLayer, Norm
+from qkv.nn.layers import Norm
 from qkv.nn.transformer import Encoder
 
 
@@ -54,7 +55,7 @@ class Embedding(nn.Module):
         return x
 
 
-class Bert(nn.Module):
+class Bert(EncoderOnly):
     """encoder(embedding(ids)): every token looks at every token, both ways.
 
     Args:
@@ -63,6 +64,8 @@ class Bert(nn.Module):
         pooling: makes one row of a text.
     """
 
+    embedding: Embedding
+
     def __init__(
         self,
         config: BertConfig,
@@ -70,20 +73,14 @@ class Bert(nn.Module):
         pooling: Pooling | None = None,
     ) -> None:
         """Draw the weights."""
-        super().__init__()
-        self.config, self.pooling = config, pooling or Pooling()
-        self._tokenizer = tokenizer
         norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
-        sizes = config.hidden_size, config.num_attention_heads, config.intermediate_size
-        self.embedding = Embedding(config, norm)
-        self.encoder = Encoder(
-            EncoderLayer(*sizes, norm=norm) for _ in range(config.num_hidden_layers)
-        )
-
-    @property
-    def layers(self) -> tuple[EncoderLayer, ...]:
-        """The layers: `layers[0].attention` is the first layer's `MultiHeadAttention`."""
-        return cast(tuple[EncoderLayer, ...], tuple(self.encoder.layers))
+        sizes = (
+            config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
+            config.intermediate_size,
+        )  # fmt: skip
+        super().__init__(config, Embedding(config, norm), Encoder(*sizes, norm=norm))
+        self.pooling = pooling or Pooling()
+        self._tokenizer = tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -166,8 +163,8 @@ class Bert(nn.Module):
         """Check what came in; return the embeddings and who may look at whom."""
         self._check_length(ids.shape[-1])
         segments = torch.zeros_like(ids) if segments is None else segments
-        _check_ids("ids", ids, self.config.vocab_size)
-        _check_ids("segments", segments, self.config.type_vocab_size)
+        check_ids("ids", ids, self.config.vocab_size)
+        check_ids("segments", segments, self.config.type_vocab_size)
         if lengths is not None:
             padding = Mask.padding(lengths)
             mask = padding if mask is None else padding & mask
@@ -182,18 +179,8 @@ class Bert(nn.Module):
             )
 
 
-def _check_ids(name: str, ids: Tensor, size: int) -> None:
-    if torch.compiler.is_compiling() or ids.is_meta:
-        return
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= size:
-        raise ArgumentError(f"{name} reach from {low} to {high}; the model's table has {size} rows")
-
-
-def _build(config: BertConfig, folder: Path) -> Bert:
-    path = folder / "tokenizer.json"
-    tokenizer = Tokenizer.read(path) if path.exists() else None
-    return Bert(config, tokenizer, Pooling.read(folder))
+def _build(config: BertConfig, files: Files) -> Bert:
+    return Bert(config, files.tokenizer(), Pooling.read(files.path))
 
 
 BERT = Family(

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from qkv.core.fused import attention
 from qkv.core.mask import Mask, wanted
+from qkv.core.rotary import Angles, Rotary
 from qkv.core.steps import Head, Recipe
 from qkv.errors import ArgumentError, ShapeError
+from qkv.nn.cache import Kept
 
 PROJECTIONS = ("WQ", "WK", "WV")
 
@@ -25,6 +27,7 @@ class Options(TypedDict, total=False):
     d_k: int | None
     d_v: int | None
     bias: Bias
+    rotary: Rotary | None
     scale: float | None
     softcap: float | None
     dropout: float
@@ -54,6 +57,7 @@ class AttentionLayer(nn.Module, ABC):
         d_k: int | None = None,
         d_v: int | None = None,
         bias: Bias = False,
+        rotary: Rotary | None = None,
         scale: float | None = None,
         softcap: float | None = None,
         dropout: float = 0.0,
@@ -77,6 +81,9 @@ class AttentionLayer(nn.Module, ABC):
         self.d_k = positive("d_k", n_embed if d_k is None else d_k)
         self.d_v = positive("d_v", n_embed if d_v is None else d_v)
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
+        self.rotary = rotary
+        if rotary is not None and rotary.d_k != self.d_k:
+            raise ArgumentError(f"rotary turns heads of {rotary.d_k} values, d_k is {self.d_k}")
         if not 0 <= dropout < 1:
             raise ArgumentError(f"dropout is {dropout}; wanted 0 to below 1")
         if softcap is not None and softcap <= 0:
@@ -109,18 +116,53 @@ class AttentionLayer(nn.Module, ABC):
     def head(self, index: int) -> Head:
         """Return the projections of one head, counted from 0, as `core.steps` takes them."""
 
+    def queries(self, enc_q: Tensor) -> Float[Tensor, "*batch heads queries d_k"]:
+        """Return the queries alone."""
+        return self.project(enc_q, enc_q, enc_q)[0]
+
     def context(
-        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor, mask: MaskLike
+        self,
+        enc_q: Tensor,
+        enc_k: Tensor,
+        enc_v: Tensor,
+        mask: MaskLike,
+        angles: Angles | None = None,
+        cache: Kept | None = None,
     ) -> Float[Tensor, "*batch heads queries d_v"]:
         """softmax(Q Kᵀ / √d_k + M) V of every head, by one fused call."""
         self.check("enc_q", enc_q)
         if enc_k is not enc_q or enc_v is not enc_q:
             self.check("enc_k", enc_k)
             self.check("enc_v", enc_v)
+        if cache is not None and cache.complete:  # the memory is what it was: only Q is new
+            q, (k, v) = self.queries(enc_q), cache.read()
+        else:
+            q, k, v = self.turned(*self.project(enc_q, enc_k, enc_v), angles, cache)
+        if cache is not None and not cache.complete:
+            k, v = cache.extend(k, v)
         return attention(
-            *self.project(enc_q, enc_k, enc_v), as_mask(mask), scale=self.scale,
-            softcap=self.softcap, dropout=self.dropout if self.training else 0.0,
+            q, k, v, as_mask(mask), scale=self.scale, softcap=self.softcap,
+            dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
+
+    def turned(
+        self,
+        q: Float[Tensor, "*batch heads queries d_k"],
+        k: Float[Tensor, "*batch kv_heads keys d_k"],
+        v: Float[Tensor, "*batch kv_heads keys d_v"],
+        angles: Angles | None,
+        cache: Kept | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys turned by their positions, where the layer is rotary."""
+        if self.rotary is None:
+            return q, k, v
+        if angles is None:
+            before = 0 if cache is None else cache.length
+            if q.shape[-2] != k.shape[-2]:
+                raise ArgumentError("rotary queries and keys differ in number; wanted one text")
+            positions = torch.arange(before, before + q.shape[-2], device=q.device)
+            angles = self.rotary.angles(positions, q.dtype)
+        return self.rotary.turn(q, angles), self.rotary.turn(k, angles), v
 
     def join(
         self, per_head: Float[Tensor, "*batch heads queries d_v"]

