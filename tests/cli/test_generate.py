@@ -14,7 +14,7 @@ import torch
 
 from qkv.cli import opening
 from qkv.models.language import WritingRules
-from tests.models.conftest import smollm2_file as smollm2_file
+from tests.models.conftest import smollm2_file as smollm2_file  # noqa: PLC0414
 from tests.models.writers import Fake, byte_tokenizer, scripted, whimsical
 
 RUN = [sys.executable, "-W", "error", "-c", "from qkv.cli.main import run; run()"]

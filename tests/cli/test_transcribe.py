@@ -14,9 +14,9 @@ from qkv.cli import opening
 from qkv.cli.texts import legible
 from qkv.models.sound import read_wav
 from qkv.models.transcribe import transcribe
-from tests.models.conftest import whisper_folder as whisper_folder
+from tests.models.conftest import whisper_folder as whisper_folder  # noqa: PLC0414
 from tests.models.listening import listener, spoken_at
-from tests.models.test_transcribe import recording as recording
+from tests.models.test_transcribe import recording as recording  # noqa: PLC0414
 
 
 @pytest.fixture(scope="module")

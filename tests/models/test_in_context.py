@@ -20,15 +20,14 @@ def test_rows_are_hugging_faces_states_of_the_words_tokens(
 
     theirs: Any = BertModel.from_pretrained(minilm_folder, dtype=torch.float64).eval()
     texts = ["the coffee spilled on the laptop", "a laptop, unbreakable: unbreakable"]
-    for word, at in {"laptop": [[6], [2]], "unbreakable": None}.items():
-        if at is None:
-            texts, at = texts[1:], [[4, 5, 6], [8, 9, 10]]
-            ids = minilm.tokenizer(texts[0])
-            assert "".join(ids.names[i].strip("#") for i in at[0]) == word
-        found = in_context(minilm, texts, word)
+    words = {"laptop": (texts, [[6], [2]]), "unbreakable": (texts[1:], [[4, 5, 6], [8, 9, 10]])}
+    names = minilm.tokenizer(texts[1]).names
+    assert "".join(names[i].strip("#") for i in (4, 5, 6)) == "unbreakable"
+    for word, (some, at) in words.items():
+        found = in_context(minilm, some, word)
         which = [place.text for place in found.places]
         for row, (text, tokens) in enumerate(zip(which, at, strict=True)):
-            ids = torch.tensor([minilm.tokenizer(texts[text]).ids])
+            ids = torch.tensor([minilm.tokenizer(some[text]).ids])
             with torch.no_grad():
                 states = theirs(ids, output_hidden_states=True).hidden_states[1:]
                 table = theirs.embeddings.word_embeddings(ids)

@@ -30,16 +30,15 @@ def linear(
     oneDNN's inner product, and rows in bfloat16 are multiplied in float32 where the processor
     has no products of bfloat16 of its own.
     """
-    if x.device.type != "cpu" or torch.is_grad_enabled() or _watched(x, W):
-        return F.linear(x, W, b)
     rows = x.numel() // max(1, x.shape[-1])
-    if x.dtype == torch.float32:
-        if 0 < rows <= FEW and _INNER is not None and _fit(x, W, b):
-            y: Tensor = _INNER(x, W, b, "none", [], "")
-            return y
-    elif x.dtype == torch.bfloat16 and rows > 3 and not BFLOAT16 and W.dtype == torch.bfloat16:
-        return _widened(x, W, b)
-    return F.linear(x, W, b)
+    inner = x.dtype == torch.float32 and 0 < rows <= FEW
+    widen = x.dtype == torch.bfloat16 and rows > 3 and not BFLOAT16
+    if not (inner or widen) or torch.is_grad_enabled() or _watched(x, W):
+        return F.linear(x, W, b)
+    if inner and _INNER is not None and _fit(x, W, b):
+        y: Tensor = _INNER(x, W, b, "none", [], "")
+        return y
+    return _widened(x, W, b) if widen and W.dtype == x.dtype else F.linear(x, W, b)
 
 
 def by_columns(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> bool:
@@ -71,9 +70,10 @@ def _fit(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
 
 
 def _watched(x: Tensor, W: Tensor) -> bool:
-    """Whether a compiler, a transform, autocast or forward mode looks on: they know `F.linear`."""
+    """Whether another device, a compiler, a transform, autocast or forward mode has its own way."""
     return (
-        torch.compiler.is_compiling()
+        x.device.type != "cpu"
+        or torch.compiler.is_compiling()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.is_autocast_enabled("cpu")
         or forward_ad._current_level >= 0

@@ -65,8 +65,7 @@ class Attended:
     def weights(self) -> Array:
         """softmax(Q Kᵀ / √d_k + M) of every head: (heads, queries, keys)."""
         a = self.attention
-        q, k, v = a.project(self.enc_q[:1], self.enc_k[:1], self.enc_k[:1])
-        q, k, _ = a.turned(q, k, v, self.angles)
+        q, k, _ = a.project(self.enc_q[:1], self.enc_k[:1], self.enc_k[:1], self.angles)
         k = k.repeat_interleave(a.num_heads // a.kv_heads, dim=-3)
         logits = (q @ k.mT)[0] * (a.d_k**-0.5 if a.scale is None else a.scale)
         if a.softcap is not None:

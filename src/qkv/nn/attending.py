@@ -104,13 +104,13 @@ class AttentionLayer(nn.Module, ABC):
 
     @abstractmethod
     def project(
-        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor
+        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor, angles: Angles | None = None
     ) -> tuple[
         Float[Tensor, "*batch heads queries d_k"],
         Float[Tensor, "*batch kv_heads keys d_k"],
         Float[Tensor, "*batch kv_heads keys d_v"],
     ]:
-        """Return the queries, keys and values of every head."""
+        """Return the queries, keys and values of every head, turned where there are angles."""
 
     @abstractmethod
     def head(self, index: int) -> Head:
@@ -137,32 +137,31 @@ class AttentionLayer(nn.Module, ABC):
         if cache is not None and cache.complete:  # the memory is what it was: only Q is new
             q, (k, v) = self.queries(enc_q), cache.read()
         else:
-            q, k, v = self.turned(*self.project(enc_q, enc_k, enc_v), angles, cache)
-        if cache is not None and not cache.complete:
-            k, v = cache.extend(k, v)
+            if self.rotary is not None and angles is None:
+                angles = self.angles(enc_q, enc_k, 0 if cache is None else cache.length)
+            q, k, v = self.project(enc_q, enc_k, enc_v, angles)
+            if cache is not None:
+                k, v = cache.extend(k, v)
         return attention(
             q, k, v, as_mask(mask), scale=self.scale, softcap=self.softcap,
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
 
-    def turned(
-        self,
-        q: Float[Tensor, "*batch heads queries d_k"],
-        k: Float[Tensor, "*batch kv_heads keys d_k"],
-        v: Float[Tensor, "*batch kv_heads keys d_v"],
-        angles: Angles | None,
-        cache: Kept | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys turned by their positions, where the layer is rotary."""
+    def angles(self, enc_q: Tensor, enc_k: Tensor, before: int = 0) -> Angles | None:
+        """Return the angles of the positions `before`, `before` + 1, …, where the layer turns."""
         if self.rotary is None:
-            return q, k, v
-        if angles is None:
-            before = 0 if cache is None else cache.length
-            if q.shape[-2] != k.shape[-2]:
-                raise ArgumentError("rotary queries and keys differ in number; wanted one text")
-            positions = torch.arange(before, before + q.shape[-2], device=q.device)
-            angles = self.rotary.angles(positions, q.dtype)
-        return self.rotary.turn(q, angles), self.rotary.turn(k, angles), v
+            return None
+        tokens = enc_q.shape[-2]
+        if enc_k.shape[-2] != tokens:
+            raise ArgumentError("rotary queries and keys differ in number; wanted one text")
+        positions = torch.arange(before, before + tokens, device=enc_q.device)
+        return self.rotary.angles(positions, enc_q.dtype)
+
+    def turn(self, x: Tensor, angles: Angles | None) -> Tensor:
+        """Return queries or keys turned by their positions; as they are without angles."""
+        if self.rotary is None or angles is None:
+            return x
+        return self.rotary.turn(x, angles)
 
     def join(
         self, per_head: Float[Tensor, "*batch heads queries d_v"]

@@ -28,7 +28,7 @@ class _OneHead(AttentionLayer):
         self.WV = nn.Linear(n, self.d_v, "WV" in self.biased, device, dtype)
 
     def project(
-        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor
+        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor, angles: Angles | None = None
     ) -> tuple[
         Float[Tensor, "*batch 1 queries d_k"],
         Float[Tensor, "*batch 1 keys d_k"],
@@ -36,7 +36,8 @@ class _OneHead(AttentionLayer):
     ]:
         """Return X WQᵀ, X WKᵀ and X WVᵀ."""
         q, k, v = self.WQ(enc_q), self.WK(enc_k), self.WV(enc_v)
-        return q.unsqueeze(-3), k.unsqueeze(-3), v.unsqueeze(-3)
+        q, k = self.turn(q.unsqueeze(-3), angles), self.turn(k.unsqueeze(-3), angles)
+        return q, k, v.unsqueeze(-3)
 
     @property
     def dtype(self) -> torch.dtype:

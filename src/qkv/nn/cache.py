@@ -55,7 +55,7 @@ class Growing:
         """Return keys and values; axes (batch, kv_heads, tokens, d_k) and (…, d_v)."""
         if self._keys is None or self._values is None:
             raise ArgumentError("the cache is empty: nothing has been read yet")
-        return self._keys[:, :, : self._end], self._values[:, :, : self._end]
+        return self._keys.narrow(2, 0, self._end), self._values.narrow(2, 0, self._end)
 
     def extend(
         self,
@@ -71,11 +71,11 @@ class Growing:
         self._make_room(k, v)
         assert self._keys is not None
         assert self._values is not None
-        end = self._end + k.shape[-2]
-        self._keys[:, :, self._end : end] = k
-        self._values[:, :, self._end : end] = v
-        self._end = end
-        self.length += k.shape[-2]
+        new = k.shape[-2]
+        self._keys.narrow(2, self._end, new).copy_(k)
+        self._values.narrow(2, self._end, new).copy_(v)
+        self._end += new
+        self.length += new
         return self.read()
 
     def reorder(self, rows: Int[Tensor, "beams"]) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.core.product import linear
+from qkv.core.rotary import Angles
 from qkv.core.steps import Head, Projection
 from qkv.errors import ArgumentError, ModelError
 from qkv.nn.attending import PROJECTIONS, AttentionLayer
@@ -33,7 +34,6 @@ class PackedProjections(AttentionLayer):
         self._lengths = [
             self.num_heads * self.d_k, self.kv_heads * self.d_k, self.kv_heads * self.d_v,
         ]  # fmt: skip
-        self._equal = len({*self._lengths}) == 1
         named = zip(PROJECTIONS, self._lengths, strict=True)
         biases = sum(length for name, length in named if name in self.biased)
         packed = torch.empty(sum(self._lengths), self.n_embed, device=device, dtype=dtype)
@@ -59,7 +59,7 @@ class PackedProjections(AttentionLayer):
                     nn.init.uniform_(bias[rows], -(self.n_embed**-0.5), self.n_embed**-0.5)
 
     def project(
-        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor
+        self, enc_q: Tensor, enc_k: Tensor, enc_v: Tensor, angles: Angles | None = None
     ) -> tuple[
         Float[Tensor, "*batch heads queries d_k"],
         Float[Tensor, "*batch kv_heads keys d_k"],
@@ -68,19 +68,30 @@ class PackedProjections(AttentionLayer):
         """Return queries, keys and values of every head; one product where X is the same."""
         if enc_q is enc_k and enc_k is enc_v:
             packed = linear(enc_q, self.WQKV, self._whole_bias())
-            if self._equal:  # the same as below in fewer calls, which short texts notice
-                parts = packed.unflatten(-1, (3, self.num_heads, self.d_k)).transpose(-4, -2)
-                q, k, v = parts.unbind(-3)
-                return q, k, v
+            if self.d_k == self.d_v:  # the same as below in fewer calls, which one token notices
+                return self._side_by_side(packed, angles)
             q, k, v = torch.split(packed, self._lengths, -1)
         else:
             encodings = zip(PROJECTIONS, (enc_q, enc_k, enc_v), strict=True)
             q, k, v = (linear(x, self.weight(n), self.bias(n)) for n, x in encodings)
         return (
-            q.unflatten(-1, (self.num_heads, self.d_k)).transpose(-3, -2),
-            k.unflatten(-1, (self.kv_heads, self.d_k)).transpose(-3, -2),
+            self.turn(q.unflatten(-1, (self.num_heads, self.d_k)).transpose(-3, -2), angles),
+            self.turn(k.unflatten(-1, (self.kv_heads, self.d_k)).transpose(-3, -2), angles),
             v.unflatten(-1, (self.kv_heads, self.d_v)).transpose(-3, -2),
         )
+
+    def _side_by_side(
+        self, packed: Tensor, angles: Angles | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Cut heads of one size: those of queries, then of keys, then of values."""
+        own, shared = self.num_heads, self.kv_heads
+        heads = packed.view(*packed.shape[:-1], -1, self.d_k).transpose(-3, -2)
+        if angles is None:
+            q, k, v = heads.split_with_sizes((own, shared, shared), -3)
+            return q, k, v
+        turning, v = heads.split_with_sizes((own + shared, shared), -3)
+        q, k = self.turn(turning, angles).split_with_sizes((own, shared), -3)
+        return q, k, v
 
     def queries(self, enc_q: Tensor) -> Float[Tensor, "*batch heads queries d_k"]:
         """Return the queries of every head alone, by one product."""
