@@ -35,9 +35,9 @@ from benchmarks.pairing import (
 from qkv import load
 from qkv.core.product import linear
 from qkv.models.decoder_only import DecoderOnly
-from qkv.models.generate import write
 from qkv.models.named import find
-from qkv.models.sampling import Sampling
+from qkv.models.writing.generate import write
+from qkv.models.writing.sampling import Sampling
 
 OURS, THEIRS, FLOOR = "ours", "Hugging Face", "floor"
 PROMPT = NEW = 128

@@ -127,7 +127,6 @@ class _Numbers:
         numbers = torch.randn(shape, generator=self.random, dtype=torch.float64).to(self.like)
         return Mask.bias(numbers), reference.array(numbers)
 
-
     def by_distance(self) -> tuple[Mask, Array]:
         mask = Mask.alibi(self.heads, dtype=torch.float64)
         return mask, reference.alibi(self.heads, self.queries, self.keys)

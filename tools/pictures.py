@@ -14,7 +14,7 @@ from rich.text import Text
 
 from qkv.cli.output import Report, proof
 from qkv.explaining.text import ARTICLE, explain_words
-from qkv.models.architecture import map_of_original
+from qkv.models.maps.architecture import map_of_original
 from qkv.show.map_svg import svg
 from qkv.show.terminal import Window, rendered
 

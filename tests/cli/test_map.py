@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from qkv.models.architecture import map_of, map_of_original
+from qkv.models.maps.architecture import map_of, map_of_original
 from qkv.show.map import text
 from tests.models.peers import peer
 

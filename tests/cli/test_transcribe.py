@@ -12,8 +12,8 @@ import torch
 
 from qkv.cli import opening
 from qkv.cli.texts import legible
-from qkv.models.sound import read_wav
-from qkv.models.transcribe import transcribe
+from qkv.models.hearing.sound import read_wav
+from qkv.models.hearing.transcribe import transcribe
 from tests.models.conftest import whisper_folder as whisper_folder  # noqa: PLC0414
 from tests.models.listening import listener, spoken_at
 from tests.models.test_transcribe import recording as recording  # noqa: PLC0414
@@ -80,7 +80,7 @@ def test_a_window_is_printed_before_the_next_is_read(qkv, use, talk, monkeypatch
         events.append("window")
         return transcribe(*arguments, **options)
 
-    monkeypatch.setattr("qkv.models.transcribe.transcribe", heard)
+    monkeypatch.setattr("qkv.models.hearing.transcribe.transcribe", heard)
     qkv("transcribe", talk)
     assert events == ["window", "line"] * len(whole.segments)
 
@@ -117,7 +117,7 @@ def test_of_several_languages_the_first_windows_holds(qkv, use, talk, monkeypatc
         asked.append(options["language"])
         return transcribe(*arguments, **options)
 
-    monkeypatch.setattr("qkv.models.transcribe.transcribe", heard)
+    monkeypatch.setattr("qkv.models.hearing.transcribe.transcribe", heard)
     told = json.loads(qkv("transcribe", talk, "--json").out)
     assert told["language"] in numbers
     assert asked == [None, *[told["language"]] * (len(asked) - 1)]

@@ -16,7 +16,7 @@ def models(folder: Path) -> tuple[Any, Any]:
     """Ours and Hugging Face's, with the tokenizer of that folder."""
     from transformers import MarianConfig, MarianMTModel
 
-    from qkv.models.marian_tokenizer import MarianTokenizer
+    from qkv.models.text.marian_tokenizer import MarianTokenizer
 
     size = MarianTokenizer.read(folder).size
     theirs = MarianMTModel(

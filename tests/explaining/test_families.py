@@ -18,7 +18,7 @@ from qkv.explaining import inputs
 from qkv.explaining.inputs import Input, Rows, read
 from qkv.explaining.model import ModelText
 from qkv.models import load
-from qkv.models.tokenizer import Tokenizer
+from qkv.models.text.tokenizer import Tokenizer
 
 SIZES = {"vocab_size": 23, "attn_implementation": "eager"}
 ENDS = {"bos_token_id": 0, "eos_token_id": 1}

@@ -10,7 +10,7 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from torch import Tensor
 
 from qkv.models.language import WritingRules
-from qkv.models.tokenizer import Tokenizer
+from qkv.models.text.tokenizer import Tokenizer
 from qkv.models.whisper import Marks, Whisper, WhisperConfig
 
 WORDS = ["It", " was", " the", " best", " of", " times", ",", " worst", ".", "日", "本", " été"]

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from qkv.models.architecture import map_of_original
 from qkv.models.catalogue import FAMILIES, catalogue
 from qkv.models.loading import FAMILIES as KNOWN
+from qkv.models.maps.architecture import map_of_original
 from qkv.models.named import NAMED, Package
 
 

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from qkv.errors import ArgumentError, ModelError
 from qkv.models import FAMILIES, family, load
 from qkv.models.family import Family, account, configure
-from qkv.models.files import Files
-from qkv.models.stored import Found, Stored
+from qkv.models.formats.files import Files
+from qkv.models.formats.stored import Found, Stored
 from tests.models.altering import change_config, change_weights, refusal
 
 LAYER = "encoder.layer.1.attention"

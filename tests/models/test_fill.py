@@ -17,7 +17,7 @@ from qkv.errors import FileError, ModelError
 from qkv.models import fill as filling
 from qkv.models import load
 from qkv.models.fill import Memory, Undrawn, fill
-from qkv.models.stored import Stored, plain
+from qkv.models.formats.stored import Stored, plain
 from tests.models.altering import change_weights
 
 PEAK = """

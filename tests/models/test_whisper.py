@@ -12,9 +12,9 @@ from torch.nn.functional import normalize
 
 from qkv.errors import ArgumentError, ModelError
 from qkv.models import load
-from qkv.models.generate import write
-from qkv.models.sampling import Sampling
 from qkv.models.whisper import Whisper
+from qkv.models.writing.generate import write
+from qkv.models.writing.sampling import Sampling
 from tests.models.peers import close
 
 TINY = {

@@ -15,7 +15,7 @@ from qkv.models.gpt2 import GPT2
 from qkv.models.language import LanguageModel, WritingRules
 from qkv.models.llama import LLAMA
 from qkv.models.marian import MARIAN
-from qkv.models.tokenizer import Tokenizer
+from qkv.models.text.tokenizer import Tokenizer
 from qkv.nn.cache import KeyValueCache
 
 END = 3

@@ -99,7 +99,7 @@ def _sampling(options: dict[str, Any]) -> Any:
     from qkv.cli.progress import waiting
 
     with waiting("starting"):
-        from qkv.models.sampling import Sampling
+        from qkv.models.writing.sampling import Sampling
     return Sampling(**options)
 
 

@@ -29,7 +29,7 @@ def draw(*, model: Model = None, svg: Svg = None, json: Json = False) -> None:
     """Draw the architecture map of a model."""
     _check_picture(svg)
     from qkv.cli.screen import Page, can_spell, write_json
-    from qkv.models.architecture import map_of, map_of_original
+    from qkv.models.maps.architecture import map_of, map_of_original
     from qkv.show import map as picture
 
     architecture = map_of_original() if model is None else map_of(model)

@@ -9,8 +9,8 @@ import typer
 from qkv.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
-    from qkv.models.sound import Sound
-    from qkv.models.transcribe import Transcript
+    from qkv.models.hearing.sound import Sound
+    from qkv.models.hearing.transcribe import Transcript
     from qkv.models.whisper import Whisper
 
 HELP = """Write down what is said in a recording.
@@ -96,7 +96,7 @@ def _sound(file: Path) -> "Sound":
     except OSError as error:
         raise FileError(f"{file} cannot be read: {error.strerror}") from error
     with waiting("reading the recording"):
-        from qkv.models.sound import read_wav
+        from qkv.models.hearing.sound import read_wav
 
         return read_wav(file)
 
@@ -110,10 +110,10 @@ def _heard(
     """
     from dataclasses import replace
 
-    from qkv.models.sound import Sound
-    from qkv.models.spectrogram import HOP, RATE
-    from qkv.models.transcribe import transcribe as written
-    from qkv.models.transcribe import windows
+    from qkv.models.hearing.sound import Sound
+    from qkv.models.hearing.spectrogram import HOP, RATE
+    from qkv.models.hearing.transcribe import transcribe as written
+    from qkv.models.hearing.transcribe import windows
 
     samples, heads = sound.at(RATE).samples.float(), None
     for window in windows(samples, model.frames * HOP):

@@ -10,7 +10,7 @@ from qkv.errors import ArgumentError
 if TYPE_CHECKING:
     from qkv.explaining.aligned import Look
     from qkv.models.marian import Marian
-    from qkv.models.written import Written
+    from qkv.models.writing.written import Written
 
 HELP = """Translate texts with a Marian model (OPUS-MT) in a folder.
 
@@ -99,7 +99,7 @@ def _translated(
 ) -> "Iterator[list[tuple[str, Written | None]]]":
     """Translate some lines at a time, and show how far that is meanwhile."""
     from qkv.cli.progress import moving
-    from qkv.models.sampling import Sampling
+    from qkv.models.writing.sampling import Sampling
 
     sampling = Sampling(max_tokens=max_tokens, beams=beams)
     for start in range(0, len(lines), BATCH):
@@ -113,7 +113,7 @@ def _batch(model: "Marian", lines: Sequence[str], sampling: Any) -> "list[Writte
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
-    from qkv.models.generate import write
+    from qkv.models.writing.generate import write
 
     if not lines:
         return []

@@ -13,10 +13,10 @@ from qkv.cli import printable
 from qkv.cli.progress import moving, say, waiting, watched
 from qkv.cli.screen import Page, write, write_json
 from qkv.cli.texts import legible
-from qkv.models.generate import Row, Writer
-from qkv.models.generate import write as write_all
 from qkv.models.language import LanguageModel
-from qkv.models.sampling import Sampling
+from qkv.models.writing.generate import Row, Writer
+from qkv.models.writing.generate import write as write_all
+from qkv.models.writing.sampling import Sampling
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C has ended, as shells have it."""

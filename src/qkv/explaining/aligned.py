@@ -9,7 +9,7 @@ import torch
 from qkv.core.recompute import Array
 from qkv.explaining.attended import CROSS, attended
 from qkv.models.marian import Marian
-from qkv.models.sentencepiece import SPACE
+from qkv.models.text.sentencepiece import SPACE
 
 
 @dataclass(frozen=True)

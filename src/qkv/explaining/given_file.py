@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.core.recompute import Array
 from qkv.errors import ArgumentError, FileError
-from qkv.models.files import read_json
+from qkv.models.formats.files import read_json
 from qkv.show.reading import read_inputs
 
 FORM = (

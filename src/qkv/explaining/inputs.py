@@ -12,16 +12,16 @@ from qkv.errors import ArgumentError, FileError, MissingPackageError
 from qkv.explaining.text import window
 from qkv.models import load
 from qkv.models.encoder_decoder import EncoderDecoderModel
-from qkv.models.generate import write
-from qkv.models.marian_tokenizer import MarianTokenizer
+from qkv.models.hearing.sound import read_wav
+from qkv.models.hearing.spectrogram import HOP, RATE, log_mel, padded
+from qkv.models.hearing.transcribe import transcribe
 from qkv.models.named import find
-from qkv.models.sampling import Sampling
-from qkv.models.sound import read_wav
-from qkv.models.spectrogram import HOP, RATE, log_mel, padded
-from qkv.models.tokenizer import Tokenizer
-from qkv.models.transcribe import transcribe
+from qkv.models.text.marian_tokenizer import MarianTokenizer
+from qkv.models.text.tokenizer import Tokenizer
 from qkv.models.vit import Vit
 from qkv.models.whisper import Whisper
+from qkv.models.writing.generate import write
+from qkv.models.writing.sampling import Sampling
 
 NEW_WORD = "Ġ▁"
 """How vocabularies mark a token that begins a word."""

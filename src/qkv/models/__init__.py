@@ -1,5 +1,9 @@
 """Real weights, run by the modules of `nn`: a family is a configuration and a table of names.
 
+Here stand the families, the three architectures that they fill, and how a model is found and made.
+`formats` reads files, `text` cuts text into tokens, `writing` generates, `hearing` transcribes,
+`maps` tells what a model is made of.
+
 `load` finds a model, reads its configuration, and fills the family's model from its tensors
 after every name and shape among them has been accounted for. It is imported when it is first
 used: which models there are can be asked without PyTorch.

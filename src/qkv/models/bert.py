@@ -13,10 +13,10 @@ from qkv.core.mask import Mask
 from qkv.errors import ArgumentError, ModelError
 from qkv.models.encoder_only import EncoderOnly
 from qkv.models.family import Family
-from qkv.models.files import Files
+from qkv.models.formats.files import Files
 from qkv.models.pooling import Pooling
 from qkv.models.reading import check_ids
-from qkv.models.tokenizer import Tokenizer
+from qkv.models.text.tokenizer import Tokenizer
 from qkv.nn.layers import Norm
 from qkv.nn.transformer import Encoder
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qkv.models.language import LanguageModel, WritingRules
 from qkv.models.reading import Lengths, Place, Side, check_ids, check_room, place, place_on
-from qkv.models.tokenizer import Tokenizer
+from qkv.models.text.tokenizer import Tokenizer
 from qkv.nn.cache import KeyValueCache
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
 from qkv.nn.layers import DecoderLayer

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from qkv.errors import ArgumentError, ModelError
-from qkv.models.files import Files
 from qkv.models.fill import Undrawn, fill
+from qkv.models.formats.files import Files
+from qkv.models.formats.stored import Found, Source, Stored
 from qkv.models.settings import fits, wanted
-from qkv.models.stored import Found, Source, Stored
 
 Config = TypeVar("Config")
 Model = TypeVar("Model", bound=nn.Module)

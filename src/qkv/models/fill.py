@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 from qkv.core.product import by_columns
 from qkv.errors import ModelError
+from qkv.models.formats.stored import Stored
 from qkv.models.language import LanguageModel
-from qkv.models.stored import Stored
 
 CHUNK = 1 << 25
 """Bytes of memory that are asked for at once. NumPy asks Linux for large pages where it is much,

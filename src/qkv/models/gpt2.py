@@ -8,9 +8,9 @@ from torch import nn
 
 from qkv.models.decoder_only import DecoderOnly
 from qkv.models.family import Family
-from qkv.models.files import Files
+from qkv.models.formats.files import Files
+from qkv.models.formats.stored import Stored
 from qkv.models.language import WritingRules
-from qkv.models.stored import Stored
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
 from qkv.nn.transformer import Decoder
 

@@ -10,10 +10,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkv.errors import ModelError
-from qkv.models.files import Files
-from qkv.models.sampling import Sampling
-from qkv.models.tokenizer import Tokenizer
-from qkv.models.written import Written
+from qkv.models.formats.files import Files
+from qkv.models.text.tokenizer import Tokenizer
+from qkv.models.writing.sampling import Sampling
+from qkv.models.writing.written import Written
 from qkv.nn.cache import KeyValueCache
 
 
@@ -132,13 +132,13 @@ class LanguageModel(nn.Module, ABC):
         Args:
             prompts: a text, or several; or the tokens of several.
             cache: what to write from, such as a memory of what an encoder read; it is used up.
-            options: how to choose, and when to end: `qkv.models.sampling.Sampling`.
+            options: how to choose, and when to end: `qkv.models.writing.sampling.Sampling`.
 
         Raises:
             ArgumentError: options, prompts or a cache that do not fit.
             ModelError: a text, but the model has no tokenizer.
         """
-        from qkv.models.generate import write
+        from qkv.models.writing.generate import write
 
         texts = [prompts] if isinstance(prompts, str) else prompts
         ids = [self.tokenizer(text).ids if isinstance(text, str) else text for text in texts]
@@ -155,7 +155,7 @@ class LanguageModel(nn.Module, ABC):
 
         The arguments and errors are those of `generate`; but a search of several beams is refused.
         """
-        from qkv.models.generate import stream
+        from qkv.models.writing.generate import stream
 
         return stream(self, prompt, Sampling(**options), cache)
 

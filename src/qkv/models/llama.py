@@ -10,7 +10,7 @@ from torch import nn
 from qkv.core.rotary import Rotary
 from qkv.models.decoder_only import DecoderOnly
 from qkv.models.family import Family
-from qkv.models.files import Files
+from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
 from qkv.nn.embedding import WordEmbedding
 from qkv.nn.linear import Linear

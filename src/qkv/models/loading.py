@@ -8,15 +8,15 @@ import torch
 
 from qkv.errors import FileError
 from qkv.models.bert import BERT
-from qkv.models.ctranslate2 import holds_ctranslate2, open_ctranslate2
 from qkv.models.family import Family, check_place, family_of, make
-from qkv.models.folder import INDEX, WEIGHTS, open_folder
-from qkv.models.gguf_file import open_gguf
+from qkv.models.formats.ctranslate2 import holds_ctranslate2, open_ctranslate2
+from qkv.models.formats.folder import INDEX, WEIGHTS, open_folder
+from qkv.models.formats.gguf_file import open_gguf
+from qkv.models.formats.stored import Found
 from qkv.models.gpt2 import GPT2
 from qkv.models.llama import LLAMA
 from qkv.models.marian import MARIAN
 from qkv.models.named import find
-from qkv.models.stored import Found
 from qkv.models.vit import VIT
 from qkv.models.whisper import WHISPER
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.errors import ModelError
 from qkv.models.encoder_decoder import EncoderDecoderModel
 from qkv.models.family import Family
-from qkv.models.files import Files
+from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
 from qkv.models.reading import check_ids, check_length
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from qkv.errors import ModelError
-from qkv.models.files import read_json
+from qkv.models.formats.files import read_json
 
 PREFIX = "pooling_mode_"
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qkv.errors import ModelError, ShapeError
 from qkv.models.encoder_only import EncoderOnly
 from qkv.models.family import Family
-from qkv.models.files import Files
+from qkv.models.formats.files import Files
 from qkv.nn.linear import Linear
 from qkv.nn.transformer import Encoder
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qkv.errors import ArgumentError, ModelError
 from qkv.models.encoder_decoder import EncoderDecoderModel
 from qkv.models.family import Family
-from qkv.models.files import Files
+from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
 from qkv.models.marian import TOWERS
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding

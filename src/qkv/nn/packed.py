@@ -80,9 +80,7 @@ class PackedProjections(AttentionLayer):
             v.unflatten(-1, (self.kv_heads, self.d_v)).transpose(-3, -2),
         )
 
-    def _side_by_side(
-        self, packed: Tensor, angles: Angles | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _side_by_side(self, packed: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         """Cut heads of one size: those of queries, then of keys, then of values."""
         own, shared = self.num_heads, self.kv_heads
         heads = packed.view(*packed.shape[:-1], -1, self.d_k).transpose(-3, -2)

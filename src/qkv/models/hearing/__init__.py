@@ -1,0 +1,1 @@
+"""Sound to text: recordings, spectrograms, and which word was heard when."""

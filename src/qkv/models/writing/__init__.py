@@ -1,0 +1,1 @@
+"""Writing token by token: sampling, beams, stop texts, streams."""
