@@ -16,7 +16,7 @@ from qkv.models.hearing.sound import read_wav
 from qkv.models.hearing.transcribe import transcribe
 from tests.models.conftest import whisper_folder as whisper_folder  # noqa: PLC0414
 from tests.models.listening import listener, spoken_at
-from tests.models.test_transcribe import recording as recording  # noqa: PLC0414
+from tests.models.hearing.test_transcribe import recording as recording  # noqa: PLC0414
 
 
 @pytest.fixture(scope="module")

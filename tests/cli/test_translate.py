@@ -12,7 +12,7 @@ import torch
 from qkv.cli import opening
 from qkv.explaining.aligned import aligned
 from qkv.models import load
-from tests.models.test_marian_tokenizer import folder as spelling  # noqa: F401
+from tests.models.text.test_marian_tokenizer import folder as spelling  # noqa: F401
 
 LINES = ["tranka lo mi", "mi", "lo lo tranka mi lo"]
 

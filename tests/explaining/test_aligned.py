@@ -8,7 +8,7 @@ import torch
 
 from qkv.explaining.aligned import _words, aligned
 from qkv.models import load
-from tests.models.test_marian_tokenizer import folder as folder  # noqa: PLC0414
+from tests.models.text.test_marian_tokenizer import folder as folder  # noqa: PLC0414
 
 
 @pytest.fixture(scope="module")

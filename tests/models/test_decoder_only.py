@@ -126,6 +126,13 @@ def test_logits_of_every_token_while_a_cache_grows(pair: Any) -> None:
     close(logits, theirs(model, text).logits, 1e-9)
 
 
+def test_a_loop_that_writes_keeps_no_graph(pair: Any) -> None:
+    ours, text = load(pair[1]), ids()
+    cache = ours.new_cache()
+    assert not ours.next(text, cache).requires_grad
+    assert ours(text).requires_grad  # but a text that is read whole can be trained on
+
+
 @torch.no_grad()
 def test_looking_at_states_changes_nothing(pair: Any) -> None:
     ours, text = load(pair[1]), ids()
@@ -176,6 +183,8 @@ def test_texts_that_the_model_cannot_read_are_refused(pair: Any) -> None:
     with pytest.raises(ArgumentError, match=r"lengths are \[13, 0, 14\]"):
         ours(ids(), [13, 0, 14])
     cache = ours.new_cache()
+    with pytest.raises(ArgumentError, match="with a cache the padding stands on the left"):
+        ours(ids(), LENGTHS, cache=cache)
     ours.next(ids(tokens=60), cache)
     with pytest.raises(ArgumentError, match="has 62 tokens"):
         ours.next(ids(tokens=2), cache)

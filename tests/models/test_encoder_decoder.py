@@ -91,6 +91,16 @@ def test_rows_that_are_reordered_go_on_from_their_own_source(pair: Any) -> None:
     close(logits, theirs(model, source, ids).logits[rows, -1], 1e-9)
 
 
+def test_gradients_reach_the_encoder_but_not_through_what_writes(pair: Any) -> None:
+    ours: Marian = load(pair[1])
+    source, ids = texts()
+    ours(source, ids, LENGTHS).sum().backward()
+    assert ours.encoder.layers[0].attention.WQKV.grad is not None
+    cache = ours.read(source)
+    assert not cache.memory.requires_grad
+    assert not ours.next(ids, cache).requires_grad
+
+
 @pytest.mark.parametrize("activation", ["gelu", "relu", "swish"])
 @torch.no_grad()
 def test_activations_and_words_that_are_not_scaled(tmp_path: Path, activation: str) -> None:

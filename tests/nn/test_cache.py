@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv import Mask, MultiHeadAttention
 from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, ShapeError
-from qkv.models.reading import place, place_on
+from qkv.models.reading import place
 from qkv.nn.cache import FIRST, Growing, KeyValueCache, LayerCache, Memory
 from qkv.nn.layers import DecoderLayer, EncoderLayer
 from qkv.nn.transformer import Decoder
@@ -225,8 +225,7 @@ def test_a_decoder_reads_in_steps_as_whole_with_padding_on_the_left(
     if lengths is not None:
         cache.start = TOKENS - torch.tensor(lengths)
     for part in cuts(y, steps):
-        at = place_on(ids[:, : part.shape[1]], None, cache)
-        got.append(tower(part, memory, at.mask, positions=at.positions, cache=cache))
+        got.append(tower(part, memory, cache=cache))
     assert cache.length == TOKENS
     for row, length in enumerate(lengths or [TOKENS] * BATCH):
         ours, theirs = (t[row, TOKENS - length :] for t in (torch.cat(got, 1), wanted))
@@ -242,10 +241,43 @@ def test_a_window_reads_in_steps_as_a_window_mask_does_whole(window: int, steps:
     tower, y = decoder(cross=False, rotary=Rotary(4)), drawn(BATCH, 30, WIDTH)
     cache, got = KeyValueCache(3, window=window), []
     for part in cuts(y, steps):
-        at = place_on(torch.zeros(part.shape[:2], dtype=torch.long), None, cache)
-        got.append(tower(part, None, at.mask, positions=at.positions, cache=cache))
+        got.append(tower(part, cache=cache))
     wanted = tower(y, None, Mask.window(window - 1))
     agree(torch.cat(got, 1), array(wanted), 1e-9 * wanted.abs().max().item())
+
+
+@torch.no_grad()
+def test_a_step_that_fails_leaves_the_cache_as_it_was() -> None:
+    tower, y = decoder(cross=False, rotary=Rotary(4)), drawn(BATCH, TOKENS, WIDTH)
+    wanted, cache = tower(y), KeyValueCache(3)
+    first = tower(y[:, :4], cache=cache)
+    with pytest.raises(ArgumentError):
+        tower(y[:, 4:], mask=Mask.allow(torch.ones(3, 5, dtype=torch.bool)), cache=cache)
+    assert {layer.own.length for layer in cache.layers} == {4}
+    agree(torch.cat((first, tower(y[:, 4:], cache=cache)), 1), array(wanted), 1e-9)
+
+
+@torch.no_grad()
+def test_a_cache_that_was_cut_goes_on_from_there() -> None:
+    tower, y = decoder(cross=False, rotary=Rotary(4)), drawn(BATCH, TOKENS, WIDTH)
+    cache = KeyValueCache(3)
+    tower(drawn(BATCH, 3, WIDTH), cache=cache)
+    tower(y[:, :9], cache=cache)
+    cache.cut(0)
+    tower(y, cache=cache)
+    cache.cut(6)
+    agree(tower(y[:, 6:], cache=cache), array(tower(y)[:, 6:]), 1e-9)
+    with pytest.raises(ArgumentError, match="length is -1; wanted 0 to 11"):
+        cache.cut(-1)
+
+
+@torch.no_grad()
+def test_another_memory_than_the_caches_is_refused() -> None:
+    tower, cache = decoder(), KeyValueCache(3)
+    tower(drawn(BATCH, 2, WIDTH), drawn(BATCH, 5, WIDTH), cache=cache)
+    with pytest.raises(ShapeError, match="the cache was made of a memory of 5"):
+        tower(drawn(BATCH, 1, WIDTH), drawn(BATCH, 6, WIDTH), cache=cache)
+    assert cache.length == 2
 
 
 @torch.no_grad()

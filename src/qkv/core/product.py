@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 FEW = 32
@@ -14,6 +14,9 @@ BLOCK = 1 << 19
 
 BFLOAT16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 """Whether the processor has products of bfloat16 of its own."""
+
+PLAIN = (Tensor, nn.Parameter)
+"""Tensors of other classes have products of their own."""
 
 _INNER = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 
@@ -78,5 +81,5 @@ def _watched(x: Tensor, W: Tensor) -> bool:
         or torch.is_autocast_enabled("cpu")
         or forward_ad._current_level >= 0
         or type(x) is not Tensor
-        or not isinstance(W, Tensor)
+        or type(W) not in PLAIN
     )

@@ -2,9 +2,11 @@
 
 from typing import Any, cast
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from qkv.errors import ArgumentError
 from qkv.models.language import LanguageModel, WritingRules
 from qkv.models.reading import Lengths, Place, Side, check_ids, check_room, place, place_on
 from qkv.models.text.tokenizer import Tokenizer
@@ -100,6 +102,7 @@ class DecoderOnly(LanguageModel):
         x = self._embed(ids, at)
         return list(self.decoder.states(x, None, at.mask, positions=at.positions, cache=cache))
 
+    @torch.no_grad()
     def next(
         self,
         ids: Int[Tensor, "batch tokens"],
@@ -122,7 +125,11 @@ class DecoderOnly(LanguageModel):
     ) -> Place:
         check_room(ids, cache, self.most)
         check_ids("ids", ids, self.words.weight.shape[0])
-        return place(ids, lengths, side) if cache is None else place_on(ids, lengths, cache)
+        if cache is None:
+            return place(ids, lengths, side)
+        if lengths is not None and side != "left":
+            raise ArgumentError("with a cache the padding stands on the left; say side='left'")
+        return place_on(ids, lengths, cache)
 
     def _embed(self, ids: Tensor, at: Place) -> Float[Tensor, "batch tokens n_embed"]:
         x: Tensor = self.words(ids)

@@ -87,16 +87,21 @@ class EncoderDecoderModel(LanguageModel):
         x = self.embed_source(source)
         return list(self.encoder.states(x, _hidden(lengths, x)))
 
+    @torch.no_grad()
     def read(self, source: Tensor, lengths: Lengths = None) -> KeyValueCache:
         """Return a cache that holds what the encoder makes of a source, for `next` to write from.
 
         The arguments and errors are those of `encoder_states`.
         """
+        return self._memory(source, lengths)
+
+    def _memory(self, source: Tensor, lengths: Lengths) -> KeyValueCache:
+        """Run the encoder; in training its gradients are wanted."""
         x = self.embed_source(source)
         cache = self.new_cache()
         cache.memory = self.encoder(x, _hidden(lengths, x))
         if lengths is not None:
-            cache.memory_lengths = torch.as_tensor(lengths, device=x.device)
+            cache.memory_lengths = torch.as_tensor(lengths, device=x.device).clone()
         return cache
 
     def forward(
@@ -120,7 +125,7 @@ class EncoderDecoderModel(LanguageModel):
             ArgumentError: no ids, more than there are positions for, ids that are not in the
                 table, or lengths that do not fit.
         """
-        memory = self.read(source, source_lengths)
+        memory = self._memory(source, source_lengths)
         return self.logits(self.hidden_states(ids, memory, lengths, side=side)[-1])
 
     def hidden_states(
@@ -143,6 +148,7 @@ class EncoderDecoderModel(LanguageModel):
         states = self._states(ids, at, memory, None)
         return list(states)
 
+    @torch.no_grad()
     def next(
         self,
         ids: Int[Tensor, "batch tokens"],

@@ -1,9 +1,10 @@
 """An encoder by itself: BERT reads text with it, ViT pictures."""
 
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from torch import nn
 
+from qkv.errors import ModelError
 from qkv.nn.layers import EncoderLayer
 from qkv.nn.transformer import Encoder
 
@@ -31,3 +32,12 @@ class EncoderOnly(nn.Module):
     def towers(self) -> dict[str, nn.Module]:
         """The one tower."""
         return {"encoder": self.encoder}
+
+    def generate(self, *_: Any, **__: Any) -> NoReturn:
+        """Raise ModelError: an encoder writes no text."""
+        raise ModelError(
+            f"{type(self).__name__} is an encoder: it embeds what it reads and writes no text; "
+            f"wanted a decoder such as smollm2"
+        )
+
+    stream = generate

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.errors import ModelError
 from qkv.models.formats.files import Files
 from qkv.models.text.tokenizer import Tokenizer
-from qkv.models.writing.sampling import Sampling
+from qkv.models.writing.options import Sampling
 from qkv.models.writing.written import Written
 from qkv.nn.cache import KeyValueCache
 
@@ -42,7 +42,8 @@ class WritingRules:
         """Read the rules from config.json and generation_config.json, which has the last word.
 
         Raises:
-            ModelError: a token that is no number of the vocabulary.
+            ModelError: a token that is no number of the vocabulary, or forbidden words of
+                several tokens.
         """
         said = files.json("generation_config.json") or {}
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id",
@@ -50,7 +51,7 @@ class WritingRules:
         told = {name: said.get(name, getattr(config, name, None)) for name in names}
         ends = _numbers("eos_token_id", told["eos_token_id"], config.vocab_size)
         pads = _numbers("pad_token_id", told["pad_token_id"], config.vocab_size)
-        alone = [words[0] for words in told["bad_words_ids"] or () if len(words) == 1]
+        alone = _alone(told["bad_words_ids"])
         never = (*_numbers("suppress_tokens", told["suppress_tokens"], config.vocab_size),
                  *_numbers("bad_words_ids", alone, config.vocab_size))  # fmt: skip
         first = told["begin_suppress_tokens"]
@@ -73,6 +74,18 @@ def _numbers(name: str, value: object, size: int) -> tuple[int, ...]:
         if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < size:
             raise ModelError(f"{name} is {value!r}; wanted tokens of the vocabulary, below {size}")
     return tuple(number for number in values if number >= 0)
+
+
+def _alone(value: Any) -> list[Any]:
+    """Forbidden words of a token each; those of several are not known here."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    for words in () if value is None else listed:
+        if not isinstance(words, list | tuple) or len(words) != 1:
+            raise ModelError(
+                f"bad_words_ids holds {words!r}; wanted lists of one token each: words of several "
+                f"tokens cannot be forbidden here"
+            )
+    return [] if value is None else [words[0] for words in listed]
 
 
 class LanguageModel(nn.Module, ABC):
@@ -132,7 +145,7 @@ class LanguageModel(nn.Module, ABC):
         Args:
             prompts: a text, or several; or the tokens of several.
             cache: what to write from, such as a memory of what an encoder read; it is used up.
-            options: how to choose, and when to end: `qkv.models.writing.sampling.Sampling`.
+            options: how to choose, and when to end: `qkv.models.writing.options.Sampling`.
 
         Raises:
             ArgumentError: options, prompts or a cache that do not fit.
@@ -142,7 +155,7 @@ class LanguageModel(nn.Module, ABC):
 
         texts = [prompts] if isinstance(prompts, str) else prompts
         ids = [self.tokenizer(text).ids if isinstance(text, str) else text for text in texts]
-        return write(self, ids, Sampling(**options), cache)
+        return write(self, ids, Sampling.of(options), cache)
 
     def stream(
         self,
@@ -157,7 +170,7 @@ class LanguageModel(nn.Module, ABC):
         """
         from qkv.models.writing.generate import stream
 
-        return stream(self, prompt, Sampling(**options), cache)
+        return stream(self, prompt, Sampling.of(options), cache)
 
     @property
     def device(self) -> torch.device:

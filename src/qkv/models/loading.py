@@ -43,6 +43,9 @@ def load(
         dtype: of the parameters, whatever the file holds.
         device: of the parameters.
 
+    The weights of models that write lie column by column in float32 on a CPU, where single rows are
+    multiplied faster so: a file of safetensors wants `tensor.contiguous()` of them.
+
     Returns:
         The model of its family, in evaluation mode: a `Bert`, `DecoderOnly` (GPT-2, Llama),
         `Marian`, `Whisper` or `Vit`.

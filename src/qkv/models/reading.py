@@ -68,7 +68,7 @@ def place(ids: Int[Tensor, "batch tokens"], lengths: Lengths, side: Side) -> Pla
 
 
 def place_on(ids: Int[Tensor, "batch tokens"], lengths: Lengths, cache: KeyValueCache) -> Place:
-    """Return positions and mask of tokens that follow what the cache holds.
+    """Return positions of tokens that follow what the cache holds; it knows who sees whom.
 
     Padding stands on the left of what is read first; the cache remembers how much.
 
@@ -81,21 +81,7 @@ def place_on(ids: Int[Tensor, "batch tokens"], lengths: Lengths, cache: KeyValue
             raise ArgumentError("lengths are given, but the cache has read already; leave them out")
         start = tokens - _checked(lengths, ids)
         cache.start = start if bool(start.any()) else None
-    first, keys = cache.length, cache.layers[0].own.keys_with(tokens)
-    columns = torch.arange(first, first + tokens, device=ids.device)
-    masks = []
-    if tokens > 1 and cache.window is None:
-        masks.append(Mask.causal())
-    elif cache.window is not None and keys > min(tokens, cache.window, 1):
-        masks.append(Mask.window(cache.window - 1))
-    if cache.start is None:
-        return Place(columns, masks[0] if masks else False)
-    real = (first + tokens - cache.start).clamp(
-        min=0, max=keys
-    )  # 0: a chunk of nothing but padding
-    masks.append(Mask.padding(real, "left"))
-    mask = masks[0] if len(masks) == 1 else masks[0] & masks[1]
-    return Place((columns - cache.start[:, None]).clamp(min=0), mask)
+    return Place(cache.positions(tokens, ids.device), True)
 
 
 def _checked(lengths: Sequence[int] | Tensor, ids: Tensor) -> Tensor:

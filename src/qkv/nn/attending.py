@@ -135,7 +135,12 @@ class AttentionLayer(nn.Module, ABC):
             self.check("enc_k", enc_k)
             self.check("enc_v", enc_v)
         if cache is not None and cache.complete:  # the memory is what it was: only Q is new
-            q, (k, v) = self.queries(enc_q), cache.read()
+            q, (k, v) = self.turn(self.queries(enc_q), angles), cache.read()
+            if enc_k.shape[-2] != cache.length:
+                raise ShapeError(
+                    f"enc_k has {enc_k.shape[-2]} rows, but the cache was made of a memory of "
+                    f"{cache.length}; start a new cache for another memory"
+                )
         else:
             if self.rotary is not None and angles is None:
                 angles = self.angles(enc_q, enc_k, 0 if cache is None else cache.length)

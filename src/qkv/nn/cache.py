@@ -2,6 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -87,6 +88,16 @@ class Growing:
                 return
             room = self._keys.shape[-2]
             self._keys, self._values = _roomy(k[rows], room), _roomy(v[rows], room)
+
+    def cut(self, length: int) -> None:
+        """Forget what was read after so many tokens."""
+        gone = max(0, self.length - length)
+        if length < 0 or gone > self._end:
+            raise ArgumentError(
+                f"length is {length}; wanted {self.length - self._end} to {self.length}"
+            )
+        self._end -= gone
+        self.length -= gone
 
     def keys_with(self, new: int) -> int:
         """Return how many keys so many new tokens will look at, themselves counted."""
@@ -204,6 +215,36 @@ class KeyValueCache:
     def length(self) -> int:
         """Tokens read so far, padding included."""
         return self.layers[0].own.length
+
+    def positions(self, tokens: int, device: torch.device) -> Int[Tensor, "*batch tokens"]:
+        """Return the positions of so many new tokens; padding on the left does not count."""
+        columns = torch.arange(self.length, self.length + tokens, device=device)
+        if self.start is not None:
+            columns = (columns - self.start[:, None]).clamp(min=0)
+        return columns
+
+    def mask(self, tokens: int) -> Mask | None:
+        """Return what hides from so many new tokens what is kept: padding, and beyond the window.
+
+        A window is cut from memory only now and then, so the mask has to hide the rest.
+        """
+        keys = self.layers[0].own.keys_with(tokens)
+        beyond = self.window is not None and keys > self.window
+        seen = Mask.window(self.window - 1, tokens) if beyond and self.window else None
+        if self.start is None:
+            return seen
+        real = (self.length + tokens - self.start).clamp(min=0, max=keys)  # 0: padding alone
+        padding = Mask.padding(real, "left")
+        return padding if seen is None else seen & padding
+
+    def cut(self, length: int) -> None:
+        """Forget what was read after so many tokens.
+
+        Raises:
+            ArgumentError: more tokens than were read, or fewer than a window still keeps.
+        """
+        for layer in self.layers:
+            layer.own.cut(length)
 
     @property
     def memory_mask(self) -> Mask | None:

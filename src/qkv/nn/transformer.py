@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qkv.core.rotary import Angles
 from qkv.errors import ArgumentError
-from qkv.nn.attending import MaskLike, positive
+from qkv.nn.attending import MaskLike, as_mask, positive
 from qkv.nn.cache import KeyValueCache
 from qkv.nn.layers import DecoderLayer, EncoderLayer, LayerOptions, Norm
 
@@ -120,10 +120,11 @@ class Decoder(nn.Module):
         Args:
             y: one row a token.
             memory: what the encoder gave.
-            mask: between the tokens; causal by default.
+            mask: between the tokens; causal by default. What a cache hides (padding, and what
+                lies beyond its window) is hidden besides.
             memory_mask: which of the memory may be looked at.
             positions: of rotary layers; by default 0, 1, 2, …, or on from the cache.
-            cache: what was read before; the tokens are added to it.
+            cache: what was read before; the tokens are added to it, or none where a layer fails.
 
         Raises:
             ArgumentError: a cache of another number of layers; and what `DecoderLayer` raises.
@@ -133,10 +134,17 @@ class Decoder(nn.Module):
                 f"the cache has {len(cache.layers)} layers, the decoder {len(self.layers)}"
             )
         angles = _angles(self.layers[0], y, cache, positions)
-        for i, layer in enumerate(self.layers):
-            yield y
-            kept = None if cache is None else cache.layers[i]
-            y = layer(y, memory, mask, memory_mask, angles=angles, cache=kept)
+        mask = _seen(mask, y.shape[-2], cache)
+        before = 0 if cache is None else cache.length
+        try:
+            for i, layer in enumerate(self.layers):
+                yield y
+                kept = None if cache is None else cache.layers[i]
+                y = layer(y, memory, mask, memory_mask, angles=angles, cache=kept)
+        except BaseException:  # no layer keeps tokens that another one has not read
+            if cache is not None:
+                cache.cut(before)
+            raise
         yield y if self.norm is None else self.norm(y)
 
 
@@ -182,6 +190,18 @@ def _final(n_embed: int, final_norm: bool | None, options: LayerOptions) -> nn.M
     return make(n_embed).to(options.get("device"), options.get("dtype")) if wanted else None
 
 
+def _seen(mask: MaskLike, tokens: int, cache: KeyValueCache | None) -> MaskLike:
+    """Join the mask between tokens with what the cache hides from them."""
+    if cache is None:
+        return mask
+    if mask is True and tokens == 1:  # a single token sees all that stands before it
+        mask = False
+    hidden, own = cache.mask(tokens), as_mask(mask)
+    if hidden is None or own is None:
+        return mask if hidden is None else hidden
+    return hidden & own
+
+
 def _angles(
     layer: nn.Module, x: Tensor, cache: KeyValueCache | None, positions: Tensor | None = None
 ) -> Angles | None:
@@ -190,6 +210,10 @@ def _angles(
     if rotary is None:
         return None
     if positions is None:
-        before = 0 if cache is None else cache.length
-        positions = torch.arange(before, before + x.shape[-2], device=x.device)
+        tokens = x.shape[-2]
+        positions = (
+            torch.arange(tokens, device=x.device)
+            if cache is None
+            else cache.positions(tokens, x.device)
+        )
     return rotary.angles(positions, x.dtype)

@@ -11,9 +11,17 @@ from torch import Tensor
 from qkv.errors import ModelError
 from qkv.models.language import LanguageModel
 from qkv.models.text.tokenizer import Tokenizer
-from qkv.models.writing.prompts import Prompt, checked, exact, found_tokenizer, limits, read
+from qkv.models.writing.options import Sampling
+from qkv.models.writing.prompts import (
+    Prompt,
+    checked,
+    exact,
+    found_tokenizer,
+    limits,
+    no_numbers,
+    read,
+)
 from qkv.models.writing.restrictions import Restrictions
-from qkv.models.writing.sampling import Sampling
 from qkv.models.writing.streaming import Text, ending, spell
 from qkv.models.writing.written import Reason, Written
 from qkv.nn.cache import KeyValueCache
@@ -99,7 +107,12 @@ class Search:
             candidates: log-probability, place of the beam that it goes on from, and token; the
                 best first.
             written: tokens of each, this one included.
+
+        Raises:
+            ModelError: logits that are no numbers.
         """
+        if math.isnan(candidates[0][0]):  # `topk` puts it before all numbers
+            raise no_numbers(len(self.prompt) + written - 1)
         size, last = self._sampling.beams, written >= self._limit
         going: list[Beam] = []
         for rank, (total, place, token) in enumerate(candidates):
@@ -114,9 +127,7 @@ class Search:
     def written(self, tokenizer: Tokenizer | None) -> Written:
         """Return the best text that has ended."""
         if not self.finished:
-            raise ModelError(
-                "no token may be written: the logits are not numbers, or rules forbid all tokens"
-            )
+            raise ModelError("no token may be written: the model's rules forbid all of them")
         best = self.finished[0]
         text = None if best.beam.text is None else best.beam.text.given
         if text is None and tokenizer is not None:

@@ -8,13 +8,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkv.errors import ArgumentError, ModelError
+from qkv.errors import ArgumentError
 from qkv.models.language import LanguageModel
 from qkv.models.text.tokenizer import Tokenizer
 from qkv.models.writing.beams import search
-from qkv.models.writing.prompts import Prompt, checked, exact, found_tokenizer, limits, read, room
+from qkv.models.writing.options import Sampling
+from qkv.models.writing.prompts import (
+    Prompt,
+    checked,
+    exact,
+    found_tokenizer,
+    limits,
+    no_numbers,
+    read,
+    room,
+)
 from qkv.models.writing.restrictions import Restrictions
-from qkv.models.writing.sampling import Sampling, best, draw
+from qkv.models.writing.sampling import best, draw
 from qkv.models.writing.streaming import Text, ending, spell
 from qkv.models.writing.written import Reason, Written
 from qkv.nn.cache import KeyValueCache
@@ -115,10 +125,7 @@ class Row:
     def add(self, token: int, chance: float, ends: frozenset[int]) -> None:
         """Write a token, whose log-probability is `chance`; note where the text ends."""
         if math.isnan(chance):
-            raise ModelError(
-                f"the logits of token {len(self.prompt) + len(self.ids)} are not numbers: the "
-                f"weights are broken, or the dtype is too small for them"
-            )
+            raise no_numbers(len(self.prompt) + len(self.ids))
         self.ids.append(token)
         self.score += chance
         self.reason = ending(token, self.text, ends, len(self.ids) >= self.limit)

@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.errors import ArgumentError, ModelError
 from qkv.models.language import LanguageModel
 from qkv.models.text.tokenizer import Tokenizer
-from qkv.models.writing.sampling import Sampling
+from qkv.models.writing.options import Sampling
 from qkv.nn.cache import KeyValueCache
 
 Prompt = Sequence[int]
@@ -76,6 +76,14 @@ def read(
 def exact(logits: Float[Tensor, "rows vocabulary"]) -> Float[Tensor, "rows vocabulary"]:
     """Return logits in float32 at least: half as many digits would make ties of many tokens."""
     return logits.float() if logits.element_size() < 4 else logits
+
+
+def no_numbers(place: int) -> ModelError:
+    """Return the error of logits that are no numbers; `place` counts the tokens before."""
+    return ModelError(
+        f"the logits of token {place} are not numbers: the weights are broken, or the dtype is too "
+        f"small for them"
+    )
 
 
 def _row(i: int, prompt: Prompt, model: LanguageModel) -> Prompt:

@@ -27,7 +27,7 @@ class Characters:
         self._decode = tokenizer.decode
         self._before = tuple(before)
         self._new: tuple[int, ...] = ()
-        self._known = self._decode(self._before).rstrip(UNKNOWN)
+        self._known = _complete(tokenizer, self._before)
 
     def add(self, number: int) -> str:
         """Take the next token; return the characters that are complete now."""
@@ -45,6 +45,19 @@ class Characters:
             self._before, self._new = self._new, ()
             self._known = self._decode(self._before)
         return piece
+
+
+def _complete(tokenizer: Tokenizer, before: tuple[int, ...]) -> str:
+    """Return the text of a prompt, without the bytes of a character that its end has begun.
+
+    Where the end is the very character that stands for such bytes, the tokenizer cuts the text
+    into the same tokens again: at most three, one for each of its bytes.
+    """
+    known = tokenizer.decode(before)
+    if not known.endswith(UNKNOWN):
+        return known
+    end = tokenizer(known, around=False).ids[-3:]
+    return known if before[-len(end) :] == end else known.rstrip(UNKNOWN)
 
 
 class Text:
