@@ -40,6 +40,9 @@ bench: env
 	$(BIN)/python -m benchmarks.attention --runs 3 || worst=1; \
 	$(BIN)/python -m benchmarks.imports --runs 3 || worst=1; \
 	$(BIN)/python -m benchmarks.workbook || worst=1; \
+	$(BIN)/python -m benchmarks.generate --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.load --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.embeddings || worst=1; \
 	exit $$worst
 
 docs: env

@@ -216,3 +216,17 @@ def test_json_is_escaped_where_stdout_has_only_ascii(minilm_folder):
     command = [*command, "--json"]
     done = subprocess.run(command, capture_output=True, check=True, env=environment)
     assert json.loads(done.stdout)["texts"] == ["naïve 🙂", "日本"]
+
+
+def test_a_word_is_looked_for_before_anything_is_embedded(qkv, minilm_folder, monkeypatch):
+    monkeypatch.setattr("qkv.models.bert.Bert.forward", None)
+    monkeypatch.setattr("qkv.models.bert.Bert.hidden_states", None)
+    ended = qkv("embed", "a bank", "a river", "--word", "bank")
+    assert (ended.code, ended.out) == (2, "")
+    assert "word is 'bank', which is not in text 2 ('a river')" in ended.err
+
+
+def test_advice_that_the_command_cannot_take_is_not_given(qkv, minilm_folder):
+    ended = qkv("embed", "a " * 600)
+    assert ended.code == 2
+    assert "--tokens" not in ended.err

@@ -348,3 +348,20 @@ def test_a_closed_stdout_is_nobody_who_reads():
     line = f"{shlex.join([*RUN, 'explain', 'a b'])} >&-"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_one_head_takes_one_model_and_one_run(qkv, minilm_folder, tmp_path, monkeypatch):
+    from qkv.explaining import inputs
+    from qkv.models.bert import Bert
+
+    events, load, forward = [], inputs.load, Bert.forward
+    monkeypatch.setattr(inputs, "load", lambda name: events.append("load") or load(name))
+
+    def run(*arguments, **named):
+        events.append("run")
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(Bert, "forward", run)
+    command = ("explain", "the coffee spilled", "--model", "minilm", "--layer", 4, "--head", 7)
+    assert qkv(*command, "--excel", tmp_path / "a.xlsx").code == 0
+    assert events == ["load", "run"]

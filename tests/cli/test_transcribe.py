@@ -13,7 +13,7 @@ import torch
 from qkv.cli import opening
 from qkv.cli.texts import legible
 from qkv.models.hearing.sound import read_wav
-from qkv.models.hearing.transcribe import transcribe
+from qkv.models.hearing.transcribe import listen, transcribe
 from tests.models.conftest import whisper_folder as whisper_folder  # noqa: PLC0414
 from tests.models.listening import listener, spoken_at
 from tests.models.hearing.test_transcribe import recording as recording  # noqa: PLC0414
@@ -76,11 +76,11 @@ def test_a_window_is_printed_before_the_next_is_read(qkv, use, talk, monkeypatch
     monkeypatch.setattr("qkv.cli.screen.write", lambda text: events.append("line"))
     whole = transcribe(use, read_wav(talk))
 
-    def heard(*arguments, **options):
+    def heard(*arguments):
         events.append("window")
-        return transcribe(*arguments, **options)
+        return listen(*arguments)
 
-    monkeypatch.setattr("qkv.models.hearing.transcribe.transcribe", heard)
+    monkeypatch.setattr("qkv.models.hearing.transcribe.listen", heard)
     qkv("transcribe", talk)
     assert events == ["window", "line"] * len(whole.segments)
 
@@ -111,16 +111,9 @@ def test_of_several_languages_the_first_windows_holds(qkv, use, talk, monkeypatc
                for name in ("<|en|>", "<|fr|>")}  # fmt: skip
     marks = type(use.marks)(use.marks.start, numbers, None, use.marks.no_timestamps)
     monkeypatch.setattr(use, "marks", marks)
-    asked = []
-
-    def heard(*arguments, **options):
-        asked.append(options["language"])
-        return transcribe(*arguments, **options)
-
-    monkeypatch.setattr("qkv.models.hearing.transcribe.transcribe", heard)
     told = json.loads(qkv("transcribe", talk, "--json").out)
     assert told["language"] in numbers
-    assert asked == [None, *[told["language"]] * (len(asked) - 1)]
+    assert told["language"] == transcribe(use, read_wav(talk)).language
     assert json.loads(qkv("transcribe", talk, "--language", "fr", "--json").out)["language"] == "fr"
 
 

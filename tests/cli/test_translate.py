@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from qkv.cli import opening
+from qkv.errors import ArgumentError
 from qkv.explaining.aligned import aligned
 from qkv.models import load
 from tests.models.text.test_marian_tokenizer import folder as spelling  # noqa: F401
@@ -136,10 +137,41 @@ def test_a_line_that_is_too_long_is_named(qkv, folder):
     ended = qkv("translate", "mi\n" + "mi " * 40, "--model", folder)
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("qkv: line 2 ('mi mi ")
-    assert "the model takes 1 to 30; make several lines of it" in ended.err
+    assert "the model takes 1 to 30; make several texts of it" in ended.err
 
 
 def test_an_empty_folder_is_no_model(qkv, tmp_path):
     ended = qkv("translate", "a", "--model", tmp_path)
     assert ended.code == 2
     assert "config.json" in ended.err
+
+
+def test_the_library_translates_texts_in_batches(folder, alone):
+    model = load(folder)
+    wanted = [alone[line].ids for line in LINES]
+    for size in (1, 2, 3, 8):
+        found = model.translate(LINES, batch_size=size, beams=4, max_tokens=9)
+        assert [one.ids for one in found] == wanted
+    assert model.translate(LINES[0], beams=4, max_tokens=9)[0].text == alone[LINES[0]].text
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ([], {}, "there are 0 texts, 8 at a time; wanted 1 or more"),
+        (["mi"], {"batch_size": 0}, "there are 1 texts, 0 at a time; wanted 1 or more"),
+        (["mi", "mi " * 40], {}, r"text 2 \('mi .* the model takes 1 to 30; make several texts"),
+        (["mi", ""], {}, "there is no token in it"),
+        (["mi"], {"num_beams": 3}, "there is no option num_beams; known are max_tokens"),
+    ],
+)
+def test_texts_that_cannot_be_translated_are_refused_at_once(folder, texts, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        load(folder).translations(texts, **options)
+
+
+def test_to_generate_without_a_source_says_what_to_call(folder):
+    model = load(folder)
+    for writes in (model.generate, model.stream):
+        with pytest.raises(ArgumentError, match=r"call model\.translate\(texts\), or say cache="):
+            writes("mi")

@@ -182,6 +182,10 @@ REFUSED = [
         {"d_k": 4, "scaling": {**LLAMA3, "low_freq_factor": True}},
         "rope scaling says low_freq_factor True; wanted a number above 0",
     ),
+    ({"d_k": 4, "base": 0.0}, "base is 0.0; wanted a number above 0"),
+    ({"d_k": 4, "base": -1e4}, "base is -10000.0; wanted a number above 0"),
+    ({"d_k": 4, "base": float("nan")}, "base is nan; wanted a number above 0"),
+    ({"d_k": 4, "base": float("inf")}, "base is inf; wanted a number above 0"),
     ({"d_k": 4, "layout": "neox"}, "layout is 'neox'; wanted 'halves' or 'pairs'"),
 ]
 

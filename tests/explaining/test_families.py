@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
-from qkv.errors import ArgumentError, FileError
+from qkv.errors import ArgumentError, FileError, ModelError
 from qkv.explaining import inputs
 from qkv.explaining.inputs import Input, Rows, read
 from qkv.explaining.model import ModelText
@@ -268,6 +268,7 @@ def test_the_patches_of_a_picture_are_named_by_row_and_column(
     reading, _ = opened(vit, tmp_path)
     model = reading.model.float()
     monkeypatch.setattr(inputs, "load", lambda name: model)
+    monkeypatch.setattr(inputs, "find", lambda name: tmp_path)
     picture = image.new("RGB", (12, 12), (255, 0, 0))
     picture.save(tmp_path / "red.png")
     seen = read(str(tmp_path / "red.png"), "any")
@@ -279,9 +280,39 @@ def test_the_patches_of_a_picture_are_named_by_row_and_column(
     assert pixels.shape == (1, 3, 6, 6)
     assert pixels[0, :, 3, 3].tolist() == [1.0, -1.0, -1.0]
     ModelText.of(seen.model, *seen.given, rows=seen.rows).explain(1, 2).verify()
+    (tmp_path / "preprocessor_config.json").write_text(
+        '{"image_mean": [0.25, 0.5, 0.75], "image_std": [0.5, 0.25, 2]}'
+    )
+    (pixels,) = read(str(tmp_path / "red.png"), "any").given
+    assert pixels[0, :, 3, 3].tolist() == [(1 - 0.25) / 0.5, (0 - 0.5) / 0.25, (0 - 0.75) / 2]
+    for wrong in ("[1, 2]", "3", '["a", 1, 1]', "[0, 1, 1]", "[NaN, 1, 1]", "[true, 1, 1]"):
+        (tmp_path / "preprocessor_config.json").write_text(f'{{"image_std": {wrong}}}')
+        with pytest.raises(ModelError, match="image_std is .*; wanted a number for each colour"):
+            read(str(tmp_path / "red.png"), "any")
+    (tmp_path / "preprocessor_config.json").unlink()
+    monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 50)
+    with pytest.raises(FileError, match="cannot be read as a picture"):
+        read(str(tmp_path / "red.png"), "any")
     with pytest.raises(ArgumentError, match="cuts a text; this model reads none"):
         read(str(tmp_path / "red.png"), "any", tokens="0:2")
     with pytest.raises(FileError, match="cannot be read as a picture"):
         read(str(tmp_path / "config.json"), "any")
     with pytest.raises(FileError, match="cannot be read as a picture"):
         read(str(tmp_path / "none.png"), "any")
+
+
+@pytest.mark.parametrize("kind", ["cross", "decoder"])
+def test_a_decoder_that_wrote_nothing_ranks_no_heads(tmp_path: Path, kind: str) -> None:
+    reading, _ = opened(marian, tmp_path)
+    rows = {
+        "encoder": Rows(tuple("abcdef"), tuple(range(6))), "decoder": Rows(tuple("abcd"), ()),
+    }  # fmt: skip
+    silent = ModelText(reading.model, rows, reading.kinds)
+    with pytest.raises(ArgumentError, match="the model wrote nothing.*--output"):
+        silent.heads(kind=kind)
+    assert silent.heads(kind="encoder").ranked
+
+
+def test_a_text_that_is_too_long_is_told_how_to_read_less_of_it(minilm_folder: Path) -> None:
+    with pytest.raises(ArgumentError, match="takes 1 to 512: choose fewer tokens .*--tokens 0:256"):
+        read("a " * 600, str(minilm_folder))

@@ -1,5 +1,6 @@
 """BERT against Hugging Face's own, from the same files, state by state and head by head."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,18 @@ def test_a_folder_without_a_tokenizer_gives_a_model_of_ids(tiny: Tiny) -> None:
 
 def test_a_model_takes_the_mean_and_length_one_where_its_folder_says_nothing(tiny: Tiny) -> None:
     assert load(tiny()[0]).pooling == Pooling(("mean_tokens",), normalised=True)
+
+
+def test_an_encoder_says_that_it_writes_nothing(folder: Path) -> None:
+    model = load(folder)
+    for writes in (model.generate, model.stream):
+        with pytest.raises(ModelError, match="Bert is an encoder: it embeds .*smollm2"):
+            writes("x", max_tokens=3)
+
+
+def test_another_pooling_is_refused_before_anything_is_computed(minilm: Bert) -> None:
+    other = copy.copy(minilm)
+    other.pooling = Pooling(("cls_token",))
+    other.encoder = None  # type: ignore[assignment]
+    with pytest.raises(ModelError, match="the pooling is cls_token; wanted mean_tokens"):
+        other.embed(["a"])

@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv.errors import ArgumentError, ModelError
 from qkv.models import load
 from qkv.models.decoder_only import DecoderOnly
+from tests.models.altering import change_config, change_weights, refusal
 from tests.models.peers import close, peer
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -176,7 +177,9 @@ def test_texts_that_the_model_cannot_read_are_refused(pair: Any) -> None:
         ours(ids(tokens=62))
     with pytest.raises(ArgumentError, match=r"ids reach from 0 to 101; .* 101 rows"):
         ours(torch.tensor([[0, 101]]))
-    with pytest.raises(ArgumentError, match="has 0 tokens"):
+    with pytest.raises(
+        ArgumentError, match=r"^the text has 0 tokens; wanted a text of one or more$"
+    ):
         ours(torch.zeros(1, 0, dtype=torch.long))
     with pytest.raises(ArgumentError, match=r"lengths are \[3, 3\]"):
         ours(ids(), [3, 3])
@@ -205,6 +208,57 @@ def test_a_gpt2_that_computes_otherwise_is_refused(
     peer("gpt2", tmp_path, **options)
     with pytest.raises(ModelError, match=message):
         load(tmp_path)
+
+
+@pytest.mark.parametrize(("family", "key"), [("gpt2", "n_layer"), ("llama", "num_hidden_layers")])
+def test_layers_that_the_configuration_does_not_count_are_surplus(
+    tmp_path: Path, family: str, key: str
+) -> None:
+    peer(family, tmp_path)
+    change_config(tmp_path, **{key: 2})
+    message = refusal(tmp_path, ModelError)
+    names = message.partition("surplus: ")[2].split(", ")
+    assert len(names) == len(set(names)) == {"gpt2": 12, "llama": 9}[family]
+    assert all(".2." in name for name in names)
+
+
+def test_tables_that_older_versions_stored_are_left_out(tmp_path: Path) -> None:
+    peer("gpt2", tmp_path / "gpt2")
+    triangle = {f"transformer.h.{i}.attn.bias": torch.ones(1, 1, 61, 61) for i in range(3)}
+    hidden = {f"transformer.h.{i}.attn.masked_bias": torch.tensor(-1e4) for i in range(3)}
+    change_weights(tmp_path / "gpt2", lambda tensors: tensors.update(triangle | hidden))
+    load(tmp_path / "gpt2")
+    peer("llama", tmp_path / "llama")
+    hands = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(7) for i in range(3)}
+    change_weights(tmp_path / "llama", lambda tensors: tensors.update(hands))
+    load(tmp_path / "llama")
+
+
+@pytest.mark.usefixtures("as_shipped")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": 5, "head_dim": None}, "num_heads=5 cannot share n_embed=42"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'; known: default, lin"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rope scaling says factor None; wanted"),
+        ({"rope_parameters": {"rope_type": ["a"]}}, "rope_type is ['a']; known: default, linear"),
+        ({"rope_parameters": {"rope_theta": None}}, "rope_theta is None; wanted a number above 0"),
+        ({"rope_parameters": {"rope_theta": "abc"}}, "rope_theta is 'abc'; wanted a number"),
+        ({"rope_parameters": {"rope_theta": True}}, "rope_theta is True; wanted a number above 0"),
+        ({"rope_parameters": {"rope_theta": -3}}, "base is -3.0; wanted a number above 0"),
+        ({"rope_parameters": None, "rope_theta": 0}, "base is 0.0; wanted a number above 0"),
+        ({"head_dim": 7}, "rotary turns 7 of 7 values; wanted an even part"),
+    ],
+    ids=str,
+)
+def test_a_configuration_whose_parts_do_not_go_together_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    peer("llama", tmp_path)
+    change_config(tmp_path, **changes)
+    assert refusal(tmp_path, ModelError).startswith(
+        f"{tmp_path / 'config.json'} makes no llama: {message}"
+    )
 
 
 def test_a_folder_without_a_tokenizer_takes_ids(pair: Any) -> None:

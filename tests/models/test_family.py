@@ -73,7 +73,9 @@ def test_every_value_that_means_nothing_is_named_at_once(folder: Path) -> None:
 
 def test_heads_that_cannot_share_the_width_are_refused(folder: Path) -> None:
     change_config(folder, num_attention_heads=4)
-    assert refusal(folder, ArgumentError) == "num_heads=4 cannot share n_embed=21 evenly"
+    assert refusal(folder, ModelError) == (
+        f"{folder / 'config.json'} makes no bert: num_heads=4 cannot share n_embed=21 evenly"
+    )
 
 
 def test_keys_with_a_default_may_be_missing(folder: Path) -> None:
@@ -184,6 +186,27 @@ def test_sizes_that_no_memory_could_hold_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ModelError, match=r"config\.json makes no small: .*overflow"):
         family.make(replace(SMALL, build=huge), found(tmp_path, {}), torch.float32, "cpu")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TypeError("why\nmore"),
+        ValueError("why"),
+        ArgumentError("why"),
+        KeyError(),
+        ModelError("why"),
+    ],
+)
+def test_whatever_a_build_refuses_is_a_models_error(tmp_path: Path, error: Exception) -> None:
+    def refuse(*_: Any) -> Any:
+        raise error
+
+    with pytest.raises(ModelError) as raised:
+        family.make(replace(SMALL, build=refuse), found(tmp_path, {}), torch.float32, "cpu")
+    said = {KeyError: "KeyError"}.get(type(error), "why")
+    before = "" if isinstance(error, ModelError) else f"{tmp_path / 'config.json'} makes no small: "
+    assert str(raised.value) == before + said
 
 
 # --- a vocabulary that does not fit ---------------------------------------------------------------

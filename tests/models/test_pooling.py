@@ -57,6 +57,18 @@ def test_a_module_that_is_not_known_is_refused(tmp_path: Path) -> None:
         Pooling.read(folder(tmp_path, [TRANSFORMER, POOLING, dense], mean_tokens=True))
 
 
+@pytest.mark.parametrize(
+    "path", ["../1_Pooling", "..", "/tmp", "a/b", "C:\\x", "C:x", "a\\b", ".", "a\0b"]
+)
+def test_a_module_outside_the_folder_is_refused(tmp_path: Path, path: str) -> None:
+    where = folder(tmp_path, [TRANSFORMER, POOLING | {"path": path}], mean_tokens=True)
+    with pytest.raises(FileError) as error:
+        Pooling.read(where)
+    assert str(error.value) == (
+        f"{where / 'modules.json'} names {path!r}; wanted folders in its own folder"
+    )
+
+
 @pytest.mark.parametrize("modules", [{}, "text", None])
 def test_a_list_that_is_none_is_refused(tmp_path: Path, modules: Any) -> None:
     with pytest.raises(FileError, match=r"modules\.json holds a \w+; wanted a list"):

@@ -1,5 +1,6 @@
 """ViT against Hugging Face's own, from the same files, state by state."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from qkv.errors import ModelError, ShapeError
 from qkv.models import load
 from qkv.models.vit import Vit
+from tests.models.altering import change_config
 from tests.models.peers import close, peer
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -40,6 +42,16 @@ def test_states_and_logits_equal_hugging_faces(
         close(state, other, TOLERANCE[dtype])
     close(ours(pictures.to(dtype)), wanted[-1], TOLERANCE[dtype])
     close(ours.logits(pictures.to(dtype)), expected.logits, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("said", [{}, {"num_labels": 2}, {"num_labels": None}], ids=str)
+@torch.no_grad()
+def test_two_classes_without_names(tmp_path: Path, said: dict[str, Any]) -> None:
+    model = peer("vit", tmp_path, num_labels=2)
+    assert "id2label" not in json.loads((tmp_path / "config.json").read_text("utf-8"))
+    change_config(tmp_path, **said)
+    pictures = torch.randn(3, 2, 20, 20, dtype=torch.float64)
+    close(load(tmp_path, dtype=torch.float64).logits(pictures), model(pictures).logits, 1e-9)
 
 
 @torch.no_grad()

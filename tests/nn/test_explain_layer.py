@@ -399,7 +399,6 @@ def test_what_cannot_be_written_down_is_named() -> None:
         explain_layer(DecoderLayer(8, 2, 6), torch.randn(3, 8))
 
 
-@pytest.mark.skipif(not hasattr(EncoderLayer, "explain"), reason="the method is not there yet")
 def test_the_function_and_the_method_give_the_same_record() -> None:
     layer, x = DecoderLayer(8, 2, 6), torch.randn(3, 8)
     y = torch.randn(4, 8)
@@ -407,3 +406,19 @@ def test_the_function_and_the_method_give_the_same_record() -> None:
     same = explain_layer(layer, x, y, mask=True, tokens=list("abc"))
     assert [step.name for step in told] == [step.name for step in same]
     agree(told.result, same.result, 0)
+
+
+@pytest.mark.usefixtures("as_shipped")
+@pytest.mark.parametrize(
+    ("x", "memory", "message"),
+    [
+        (torch.randn(8), None, r"x is \(8,\); wanted \(\*batch, tokens, n_embed\)"),
+        (torch.randn(3, 8), torch.randn(8), r"memory is \(8,\); wanted \(\*batch, tokens"),
+    ],
+)
+def test_a_row_that_is_not_in_a_table_is_refused(
+    x: Tensor, memory: Tensor | None, message: str
+) -> None:
+    layer = EncoderLayer(8, 2, 6) if memory is None else DecoderLayer(8, 2, 6)
+    with pytest.raises(ShapeError, match=message):
+        explain_layer(layer, x, memory)

@@ -58,11 +58,14 @@ def embed(
     read = _read(texts, file)
     _check_number(cluster, len(read))
     loaded = opened(model, path, wanted)
-    rows, found = _embedded(loaded, read), None
+    loaded.pooling.check()
+    found = None
     if word is not None:
         from qkv.models.in_context import in_context
 
+        _lengths(loaded, read)
         found = in_context(loaded, read, word)
+    rows = _embedded(loaded, read)
     from qkv.cli.embedded import Embedded
 
     shown = Embedded.of(read, rows, cluster, found, word)
@@ -88,7 +91,7 @@ def _embedded(model: "Bert", texts: Sequence[str]) -> "Tensor":
 
     from qkv.cli.progress import moving
 
-    lengths = [_length(model, number, text) for number, text in enumerate(texts, start=1)]
+    lengths = _lengths(model, texts)
     # texts of one length run together, so that little is padding
     order = sorted(range(len(texts)), key=lambda i: lengths[i])
     rows = torch.empty(len(texts), model.config.hidden_size)
@@ -98,6 +101,10 @@ def _embedded(model: "Bert", texts: Sequence[str]) -> "Tensor":
             rows[batch] = model.embed([texts[i] for i in batch], batch_size=BATCH)
             move(start + len(batch))
     return rows
+
+
+def _lengths(model: "Bert", texts: Sequence[str]) -> list[int]:
+    return [_length(model, number, text) for number, text in enumerate(texts, start=1)]
 
 
 def _length(model: "Bert", number: int, text: str) -> int:

@@ -1,12 +1,12 @@
 """`qkv explain`: a sentence's attention step by step, and the proof of every number."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from qkv.errors import ArgumentError, FileError
+from qkv.cli.targets import check_target
+from qkv.errors import ArgumentError
 
 if TYPE_CHECKING:
     from qkv.core.calculation import Calculation
@@ -98,7 +98,9 @@ def explain(
     _check_numbers(places=places, num_heads=num_heads, seed=seed)
     _check_workbook(excel, blank)
     _check_layer(layer, head, whole)
-    from qkv.cli import output as page
+    from qkv.cli.output import Report
+    from qkv.cli.output import told as page_of
+    from qkv.cli.screen import write
 
     heads, seed = None, 42 if seed is None else seed
     if text is not None and model is not None:
@@ -108,10 +110,10 @@ def explain(
         calculation = _in_words(text, tokens, mask, num_heads, seed)
     else:
         calculation = _from_elsewhere(given, example, mask, num_heads, seed)
-    told = page.told(page.Report(calculation, heads, places), excel, json)
+    told = page_of(Report(calculation, heads, places), excel, json)
     if excel is not None:
         calculation.to_excel(excel, blank=blank, places=places)
-    page.write(told)
+    write(told)
 
 
 def _source(text: str | None, model: str | None, given: Path | None, example: str | None) -> str:
@@ -154,14 +156,7 @@ def _check_workbook(excel: Path | None, blank: str | None) -> None:
         if blank is not None:
             raise ArgumentError("--blank leaves a step empty in the workbook; say --excel FILE too")
         return
-    if excel.suffix.lower() != ".xlsx":
-        raise ArgumentError(f"excel is {str(excel)!r}; wanted a name that ends in .xlsx")
-    if not os.path.isdir(excel.parent):
-        raise FileError(f"cannot write {excel}: there is no folder {excel.parent}")
-    if os.path.isdir(excel):
-        raise FileError(f"cannot write {excel}: it is a folder")
-    if not os.access(excel if os.path.exists(excel) else excel.parent, os.W_OK):
-        raise FileError(f"cannot write {excel}: there is no permission to")
+    check_target("excel", excel, ".xlsx")
 
 
 def _in_words(

@@ -1,6 +1,6 @@
 """`qkv generate`: a decoder writes on, token by token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -67,6 +67,7 @@ def generate(
     """Let a model write on."""
     from qkv.cli.opening import Wanted, opened, where
     from qkv.cli.texts import given
+    from qkv.models.writing.options import Sampling
 
     if not 1 <= beams <= MOST_BEAMS:
         raise ArgumentError(f"beams is {beams}; wanted 1 to {MOST_BEAMS}")
@@ -77,12 +78,12 @@ def generate(
     wanted = Wanted(("gpt2", "llama"), "a decoder such as smollm2")
     path = where(model, wanted)
     texts = given(prompts or (), "PROMPT")
-    options = {
+    options: dict[str, Any] = {
         "max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
         "min_p": min_p, "beams": beams, "seed": seed or 0, "stop": tuple(stop or ()),
         "repetition_penalty": repetition_penalty,
     }  # fmt: skip
-    sampling = _sampling(options)
+    sampling = Sampling(**options)
     loaded = opened(model, path, wanted)
     asked = [_asked(loaded, text) for text in texts] if chat else texts
     from qkv.cli.writing import Writing
@@ -94,20 +95,15 @@ def generate(
         writing.write(texts)
 
 
-def _sampling(options: dict[str, Any]) -> Any:
-    """Check every number, before a model is loaded."""
-    from qkv.cli.progress import waiting
+def _asked(model: Any, text: str) -> list[int]:
+    """Put a text as a person's turn of a talk; the model's own turn comes next.
 
-    with waiting("starting"):
-        from qkv.models.writing.sampling import Sampling
-    return Sampling(**options)
-
-
-def _asked(model: Any, text: str) -> str:
-    """Put a text as a person's turn of a talk; the model's own turn comes next."""
-    marks = ("<|im_start|>", "<|im_end|>")
-    known: Sequence[str] = model.tokenizer.special
-    if any(mark not in known for mark in marks):
-        raise ArgumentError(f"--chat wants a model that knows {' and '.join(marks)}: this has not")
-    start, end = marks
-    return f"{start}user\n{text}{end}\n{start}assistant\n"
+    What the person writes is text, whatever it looks like: it ends no turn and begins none.
+    """
+    start, end = "<|im_start|>", "<|im_end|>"
+    known: Mapping[str, int] = model.tokenizer.special
+    if start not in known or end not in known:
+        raise ArgumentError(f"--chat wants a model that knows {start} and {end}: this has not")
+    ids = list(model.tokenizer(f"{start}user\nx{end}\n{start}assistant\n").ids)
+    begins, ends = ids.index(known[start]) + 1, ids.index(known[end])
+    return [*ids[:begins], *model.tokenizer.plain(f"user\n{text}"), *ids[ends:]]

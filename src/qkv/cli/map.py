@@ -1,12 +1,11 @@
 """`qkv map`: the architecture of a model, drawn from the bottom upwards."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from qkv.errors import ArgumentError, FileError
+from qkv.cli.targets import check_target
 
 HELP = """Draw the map of a model: towers, attention, sizes, parameters.
 
@@ -27,7 +26,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 def draw(*, model: Model = None, svg: Svg = None, json: Json = False) -> None:
     """Draw the architecture map of a model."""
-    _check_picture(svg)
+    if svg is not None:
+        check_target("svg", svg, ".svg")
     from qkv.cli.screen import Page, can_spell, write_json
     from qkv.models.maps.architecture import map_of, map_of_original
     from qkv.show import map as picture
@@ -44,14 +44,3 @@ def draw(*, model: Model = None, svg: Svg = None, json: Json = False) -> None:
     page = Page()
     page.add(picture.drawn(architecture, page.width, plain=not can_spell(picture.GLYPHS)))
     page.write()
-
-
-def _check_picture(svg: Path | None) -> None:
-    if svg is None:
-        return
-    if svg.suffix.lower() != ".svg":
-        raise ArgumentError(f"svg is {str(svg)!r}; wanted a name that ends in .svg")
-    if not os.path.isdir(svg.parent):
-        raise FileError(f"cannot write {svg}: there is no folder {svg.parent}")
-    if os.path.isdir(svg):
-        raise FileError(f"cannot write {svg}: it is a folder")

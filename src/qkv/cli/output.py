@@ -1,6 +1,5 @@
 """What `qkv explain` prints: the steps, the proof, and the name of the workbook."""
 
-import json
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from qkv.cli import printable
+from qkv.cli.screen import json_of
 from qkv.core.calculation import Calculation, Step
 from qkv.core.proof import ByHand, Verification, difference
 from qkv.core.recompute import Array
@@ -60,8 +60,7 @@ class Report:
 def told(report: Report, workbook: Path | None, as_json: bool) -> str:
     """Return all that is printed; raises VerificationError where the proof fails."""
     if as_json:
-        unicode = sys.stdout is None or sys.stdout.encoding.lower().startswith("utf")
-        return f"{json.dumps(_plain(report, workbook), ensure_ascii=not unicode)}\n"
+        return json_of(_plain(report, workbook))
     terminal = sys.stdout is not None and sys.stdout.isatty()
     page = StringIO()
     console = Console(file=page, force_terminal=terminal or None, highlight=False, soft_wrap=True)
@@ -75,15 +74,6 @@ def told(report: Report, workbook: Path | None, as_json: bool) -> str:
     if workbook is not None:
         console.print(Text(f"\nworkbook: {printable(str(workbook))}"))
     return page.getvalue()
-
-
-def write(text: str) -> None:
-    """Write to stdout at once; what its encoding lacks becomes a question mark."""
-    if sys.stdout is None:  # closed by whoever started the command: nobody wants to read
-        return
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
 
 
 def _heads(heads: HeadTable) -> Group:

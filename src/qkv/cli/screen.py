@@ -52,8 +52,13 @@ class Page:
 
 def write_json(value: object) -> None:
     """Write JSON in one line; escaped where stdout lacks the letters."""
+    write(json_of(value))
+
+
+def json_of(value: object) -> str:
+    """Return the line of JSON."""
     unicode = encoding().lower().startswith("utf")
-    write(f"{json.dumps(value, ensure_ascii=not unicode)}\n")
+    return f"{json.dumps(value, ensure_ascii=not unicode)}\n"
 
 
 def write(text: str) -> None:

@@ -10,8 +10,7 @@ from qkv.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
     from qkv.models.hearing.sound import Sound
-    from qkv.models.hearing.transcribe import Transcript
-    from qkv.models.whisper import Whisper
+    from qkv.models.hearing.transcribe import Heard
 
 HELP = """Write down what is said in a recording.
 
@@ -49,8 +48,11 @@ def transcribe(
     path = where(model, wanted)
     sound = _sound(file)
     loaded = opened(model, path, wanted)
+    from qkv.models.hearing.transcribe import hear
+
     heard = []
-    for part in _shown(_heard(loaded, sound, words, language), sound.seconds):
+    windows = hear(loaded, sound, words=words, language=language)
+    for part in _shown(windows, sound.seconds):
         heard.append(part)
         if not json:
             _write(part, words)
@@ -60,7 +62,7 @@ def transcribe(
         _tell(heard, words)
 
 
-def _shown(parts: "Iterator[tuple[Transcript, float]]", seconds: float) -> "Iterator[Transcript]":
+def _shown(parts: "Iterator[Heard]", seconds: float) -> "Iterator[Heard]":
     """Show how far it is while a window is listened to; not while one is printed."""
     from qkv.cli.progress import moving
 
@@ -70,15 +72,15 @@ def _shown(parts: "Iterator[tuple[Transcript, float]]", seconds: float) -> "Iter
             found = next(parts, None)
         if found is None:
             return
-        part, end = found
-        yield part
+        end = found.end
+        yield found
 
 
-def _tell(heard: "list[Transcript]", words: bool) -> None:
+def _tell(heard: "list[Heard]", words: bool) -> None:
     """Say what the text does not: that there is none, or where the times come from."""
     from qkv.cli.progress import say, watched
 
-    if not any(segment.text for part in heard for segment in part.segments):
+    if not any(part.segment is not None and part.segment.text for part in heard):
         say("nothing is said in it")
     elif words and watched():
         heads = ", ".join(f"layer {layer} head {head}" for layer, head in _heads(heard))
@@ -101,48 +103,23 @@ def _sound(file: Path) -> "Sound":
         return read_wav(file)
 
 
-def _heard(
-    model: "Whisper", sound: "Sound", words: bool, language: str | None
-) -> "Iterator[tuple[Transcript, float]]":
-    """Give out each window as soon as it is written down, with the second at which it ends.
-
-    The language and the heads of the first hold for all the others.
-    """
-    from dataclasses import replace
-
-    from qkv.models.hearing.sound import Sound
-    from qkv.models.hearing.spectrogram import HOP, RATE
-    from qkv.models.hearing.transcribe import transcribe as written
-    from qkv.models.hearing.transcribe import windows
-
-    samples, heads = sound.at(RATE).samples.float(), None
-    for window in windows(samples, model.frames * HOP):
-        part = Sound(samples[window], RATE)
-        found = written(model, part, words=words, heads=heads, language=language)
-        language, heads = found.language or language, found.heads or None
-        at = window.start / RATE
-        segments = (replace(s, start=s.start + at, end=s.end + at) for s in found.segments)
-        timed = (replace(w, start=w.start + at, end=w.end + at) for w in found.words)
-        yield replace(found, segments=tuple(segments), words=tuple(timed)), window.stop / RATE
-
-
-def _write(part: "Transcript", words: bool) -> None:
+def _write(part: "Heard", words: bool) -> None:
     from qkv.cli.screen import write
     from qkv.cli.texts import legible
 
     if words:
         lines = [f"{word.start:8.2f} {word.end:8.2f}  {word.text}" for word in part.words]
     else:
-        lines = [segment.text for segment in part.segments if segment.text]
+        lines = [part.segment.text] if part.segment is not None and part.segment.text else []
     write("".join(f"{legible(line)}\n" for line in lines))
 
 
-def _write_json(heard: "list[Transcript]", about: dict[str, Any]) -> None:
+def _write_json(heard: "list[Heard]", about: dict[str, Any]) -> None:
     from dataclasses import asdict
 
     from qkv.cli.screen import write_json
 
-    segments = [segment for part in heard for segment in part.segments]
+    segments = [part.segment for part in heard if part.segment is not None]
     words = [asdict(word) for part in heard for word in part.words]
     write_json(
         {
@@ -156,7 +133,7 @@ def _write_json(heard: "list[Transcript]", about: dict[str, Any]) -> None:
     )
 
 
-def _heads(heard: "list[Transcript]") -> list[tuple[int, int]]:
+def _heads(heard: "list[Heard]") -> list[tuple[int, int]]:
     """The heads that the times were read off, counted from 1."""
     found = next((part.heads for part in heard if part.heads), ())
     return [(layer + 1, head + 1) for layer, head in found]

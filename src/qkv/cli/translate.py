@@ -36,8 +36,6 @@ Alignment = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 MOST_BEAMS, MOST_TOKENS = 64, 100_000
-BATCH = 8
-"""Lines that are translated together."""
 
 NO_MODEL = (
     "--model is missing: no package with a translation model is known yet. Wanted the folder of a "
@@ -71,57 +69,36 @@ def translate(
     path = where(model, wanted)
     lines = [line.strip() for text in given(texts or (), "TEXT") for line in text.split("\n")]
     loaded: Marian = opened(model, path, wanted)
-    _check_lengths(loaded, lines)
+    for number, line in enumerate(lines, start=1):
+        if line:
+            loaded.source_ids(line, f"line {number}")
     done = []
-    for batch in _translated(loaded, lines, beams, max_tokens):
-        told = [_told(loaded, line, one, alignment) for line, one in batch]
+    for line, one in _translated(loaded, lines, beams=beams, max_tokens=max_tokens):
+        told = _told(loaded, line, one, alignment)
         if not json:
             _write(told)
-        done += told
+        done.append(told)
     if json:
         from qkv.cli.screen import write_json
 
         write_json({"model": model, "beams": beams, "lines": done})
 
 
-def _check_lengths(model: "Marian", lines: Sequence[str]) -> None:
-    for number, line in enumerate(lines, start=1):
-        tokens = len(model.tokenizer(line)) if line else 0
-        if model.most is not None and tokens > model.most:
-            raise ArgumentError(
-                f"line {number} ({line[:40]!r}…) has {tokens} tokens, the model takes 1 to "
-                f"{model.most}; make several lines of it, one a sentence"
-            )
-
-
 def _translated(
-    model: "Marian", lines: Sequence[str], beams: int, max_tokens: int
-) -> "Iterator[list[tuple[str, Written | None]]]":
-    """Translate some lines at a time, and show how far that is meanwhile."""
+    model: "Marian", lines: Sequence[str], **options: int
+) -> "Iterator[tuple[str, Written | None]]":
+    """Translate the lines that are not blank, and show how far that is meanwhile."""
     from qkv.cli.progress import moving
-    from qkv.models.writing.sampling import Sampling
 
-    sampling = Sampling(max_tokens=max_tokens, beams=beams)
-    for start in range(0, len(lines), BATCH):
-        batch = lines[start : start + BATCH]
-        with moving("translating", len(lines), at=start):
-            found = iter(_batch(model, [line for line in batch if line], sampling))
-        yield [(line, next(found) if line else None) for line in batch]
-
-
-def _batch(model: "Marian", lines: Sequence[str], sampling: Any) -> "list[Written]":
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-
-    from qkv.models.writing.generate import write
-
-    if not lines:
-        return []
-    rows = [torch.tensor(model.tokenizer(line).ids) for line in lines]
-    source = pad_sequence(rows, batch_first=True, padding_value=model.rules.pad)
-    with torch.inference_mode():
-        cache = model.read(source.to(model.device), [len(row) for row in rows])
-        return write(model, [()] * len(rows), sampling, cache)
+    texts = [line for line in lines if line]
+    found = model.translations(texts, **options)
+    for number, line in enumerate(lines):
+        if not line:
+            yield line, None
+            continue
+        with moving("translating", len(lines), at=number):
+            one = next(found)
+        yield line, one
 
 
 def _told(model: "Marian", line: str, one: "Written | None", alignment: bool) -> dict[str, Any]:
@@ -142,16 +119,15 @@ def _told(model: "Marian", line: str, one: "Written | None", alignment: bool) ->
     }  # fmt: skip
 
 
-def _write(told: Sequence[dict[str, Any]]) -> None:
+def _write(told: dict[str, Any]) -> None:
     from rich.cells import cell_len, set_cell_size
 
     from qkv.cli.screen import write
     from qkv.cli.texts import legible
 
-    for line in told:
-        write(f"{legible(line['text'])}\n")
-        looks = line["alignment"] or []
-        wide = max((cell_len(look["word"]) for look in looks), default=0)
-        for look in looks:
-            word, source = legible(look["word"]), legible(look["source"])
-            write(f"    {set_cell_size(word, wide)}  {look['weight']:.2f}  {source}\n")
+    write(f"{legible(told['text'])}\n")
+    looks = told["alignment"] or []
+    wide = max((cell_len(look["word"]) for look in looks), default=0)
+    for look in looks:
+        word, source = legible(look["word"]), legible(look["source"])
+        write(f"    {set_cell_size(word, wide)}  {look['weight']:.2f}  {source}\n")

@@ -16,7 +16,7 @@ from qkv.cli.texts import legible
 from qkv.models.language import LanguageModel
 from qkv.models.writing.generate import Row, Writer
 from qkv.models.writing.generate import write as write_all
-from qkv.models.writing.sampling import Sampling
+from qkv.models.writing.options import Sampling
 
 INTERRUPTED = 130
 """The exit code of what Ctrl-C has ended, as shells have it."""
@@ -45,14 +45,21 @@ class Writing:
 
     Args:
         model: writes.
-        prompts: what stands before them.
+        prompts: what stands before them, or its tokens.
         sampling: how tokens are chosen.
     """
 
-    def __init__(self, model: LanguageModel, prompts: Sequence[str], sampling: Sampling) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[str] | Sequence[Sequence[int]],
+        sampling: Sampling,
+    ) -> None:
         """Check the prompts; nothing is read yet."""
         self._model, self._sampling = model, sampling
-        self._ids = [model.tokenizer(prompt).ids for prompt in prompts]
+        self._ids = [
+            model.tokenizer(prompt).ids if isinstance(prompt, str) else prompt for prompt in prompts
+        ]
         self._writer = Writer(model, self._ids, sampling, None, live=True)
         self._given = 0
         self._interrupted, self._seconds = False, 0.0

@@ -42,7 +42,8 @@ class Rotary:
             high_freq_factor, original_max_position_embeddings), by their names in config.json.
 
     Raises:
-        ArgumentError: an odd number of values would turn, or the scaling is not known.
+        ArgumentError: an odd number of values would turn, the base is not above 0, or the
+            scaling is not known.
     """
 
     d_k: int
@@ -58,6 +59,8 @@ class Rotary:
             raise ArgumentError(f"rotary turns {turned} of {self.d_k} values; wanted an even part")
         if self.layout not in ("halves", "pairs"):
             raise ArgumentError(f"layout is {self.layout!r}; wanted 'halves' or 'pairs'")
+        if not 0 < self.base < math.inf:
+            raise ArgumentError(f"base is {self.base!r}; wanted a number above 0")
         self.frequencies()
 
     @property

@@ -77,7 +77,7 @@ def _heads(given: Given, names: tuple[str, ...], num_heads: int | None) -> list[
 
 def _explain_projected(given: Given, heads: list[str], mask: Mask | None) -> Calculation:
     q, k, v = (_stacked(given, [f"{head}{name}" for head in heads]) for name in PROJECTED)
-    check_size(q.shape[-2], k.shape[-2], len(heads))
+    check_size(q.shape[-2], k.shape[-2], len(heads), cut=False)
     return explain_tensors(
         q, k, v, mask=mask, scale=_constant(given, "scale"), softcap=_constant(given, "cap"),
         tokens=given.tokens, key_tokens=given.key_tokens,
@@ -92,7 +92,7 @@ def _explain_encoded(
         raise ArgumentError('there are "key tokens", but no "key encodings" for them')
     if keys is None and values is not None:
         keys = encodings
-    check_size(len(encodings), len(encodings if keys is None else keys), layer.num_heads)
+    check_size(len(encodings), len(encodings if keys is None else keys), layer.num_heads, cut=False)
     return layer.explain(
         encodings, keys, values, mask=False if mask is None else mask,
         tokens=given.tokens, key_tokens=given.key_tokens,

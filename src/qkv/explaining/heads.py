@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from qkv.core.recompute import Array
+from qkv.errors import ArgumentError
 from qkv.explaining.attended import CROSS
 from qkv.explaining.inputs import Rows
 
@@ -93,7 +94,16 @@ class Ranking:
     def table(
         self, layers: Iterable[tuple[int, Array]], where: str, *, chosen: bool = False
     ) -> HeadTable:
-        """Rank the heads of layers, each its number and its weights, by how they link words."""
+        """Rank the heads of layers, each its number and its weights, by how they link words.
+
+        Raises:
+            ArgumentError: nothing was written that could look at anything.
+        """
+        if not self.queries.own:
+            raise ArgumentError(
+                "the model wrote nothing, so nothing looks at anything: say what it wrote "
+                "(output=, in the command --output)"
+            )
         looks: list[HeadLook] = []
         total: Array = np.zeros((len(self.queries.names), len(self.keys.names)))
         for at, weights in layers:

@@ -2,16 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ArgumentError, FileError, MissingPackageError
+from qkv.errors import ArgumentError, FileError, MissingPackageError, ModelError
 from qkv.explaining.text import window
 from qkv.models import load
+from qkv.models.bert import Bert
 from qkv.models.encoder_decoder import EncoderDecoderModel
+from qkv.models.formats.files import Files
 from qkv.models.hearing.sound import read_wav
 from qkv.models.hearing.spectrogram import HOP, RATE, log_mel, padded
 from qkv.models.hearing.transcribe import transcribe
@@ -21,7 +24,7 @@ from qkv.models.text.tokenizer import Tokenizer
 from qkv.models.vit import Vit
 from qkv.models.whisper import Whisper
 from qkv.models.writing.generate import write
-from qkv.models.writing.sampling import Sampling
+from qkv.models.writing.options import Sampling
 
 NEW_WORD = "Ġ▁"
 """How vocabularies mark a token that begins a word."""
@@ -78,24 +81,31 @@ def read(source: str, model: str, tokens: str | None = None, output: str | None 
     if output is not None:
         raise ArgumentError(f"output is {output[:40]!r}, but this model has no second text")
     if isinstance(loaded, Vit):
-        return _picture(loaded, source)
-    rows, ids = _text(loaded.tokenizer, source, tokens)
+        return _picture(loaded, source, find(model))
+    rows, ids = _text(loaded, source, tokens)
     tower = next(iter(loaded.towers))
     return Input(loaded, (torch.tensor([ids]),), {tower: rows})
 
 
-def _text(tokenizer: Tokenizer, text: str, tokens: str | None) -> tuple[Rows, list[int]]:
+def _text(model: Any, text: str, tokens: str | None) -> tuple[Rows, list[int]]:
+    tokenizer: Tokenizer = model.tokenizer
     found = tokenizer(text)
     own = [i for i, special in enumerate(found.special) if not special]
     taken = {own[i] for i in window(len(own), tokens)}
     kept = [i for i, special in enumerate(found.special) if special or i in taken]
     ids = [found.ids[i] for i in kept]
+    most = model.config.max_position_embeddings if isinstance(model, Bert) else model.most
+    if most is not None and len(ids) > most:
+        raise ArgumentError(
+            f"the text has {len(ids)} tokens, the model takes 1 to {most}: choose fewer tokens "
+            f"(in the command: --tokens 0:{max(1, most // 2)})"
+        )
     places = tuple(place for place, i in enumerate(kept) if i in taken)
     return Rows(tuple(name_of(tokenizer, number) for number in ids), places), ids
 
 
 def _translation(model: Any, text: str, name: str, tokens: str | None, output: str | None) -> Input:
-    rows, ids = _text(model.tokenizer, text, tokens)
+    rows, ids = _text(model, text, tokens)
     source, speller = torch.tensor([ids]), model.tokenizer
     if output is None:
         (written,) = write(model, [()], Sampling(), model.read(source))
@@ -136,8 +146,9 @@ def _sound(model: Whisper, path: str, output: str | None) -> Input:
     return Input(model, given, {"encoder": rows, "decoder": target})
 
 
-def _picture(model: Vit, path: str) -> Input:
-    """Bring a picture to the size and the range, −1 to 1, that the model was trained on."""
+def _picture(model: Vit, path: str, folder: Path) -> Input:
+    """Bring a picture to the size and the range that the model was trained on."""
+    mean, spread = _range(folder)
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -147,14 +158,29 @@ def _picture(model: Vit, path: str) -> Input:
         with Image.open(path) as picture:
             small = picture.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
             levels = torch.frombuffer(bytearray(small.tobytes()), dtype=torch.uint8)
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise FileError(f"{path} cannot be read as a picture: {error}") from error
-    pixels = levels.view(size, size, 3).permute(2, 0, 1).float() / 127.5 - 1
+    pixels = (levels.view(size, size, 3).float() / 255 - mean) / spread
     places = [
         f"patch {row + 1},{column + 1}" for row in range(patches) for column in range(patches)
     ]
     rows = Rows(("[class]", *places), tuple(range(1, len(places) + 1)))
-    return Input(model, (pixels[None],), {"encoder": rows})
+    return Input(model, (pixels.permute(2, 0, 1)[None],), {"encoder": rows})
+
+
+def _range(folder: Path) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each colour, as preprocessor_config.json has them, or 0.5."""
+    said = Files(folder).json("preprocessor_config.json") or {}
+    found = []
+    for name in ("image_mean", "image_std"):
+        three = said.get(name, [0.5] * 3)
+        if not isinstance(three, list) or len(three) != 3 or not all(
+            type(x) in (int, float) and isfinite(x) and (x > 0 or name == "image_mean")
+            for x in three
+        ):  # fmt: skip
+            raise ModelError(f"{name} is {three!r} in {folder}; wanted a number for each colour")
+        found.append(torch.tensor(three, dtype=torch.float32))
+    return found[0], found[1]
 
 
 def name_of(tokenizer: Tokenizer, number: int) -> str:

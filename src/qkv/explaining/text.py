@@ -95,13 +95,17 @@ def embed(tokens: list[str], seed: int) -> Tensor:
     return table[[different.index(token) for token in tokens]]
 
 
-def check_size(queries: int, keys: int, heads: int) -> None:
-    """Raise ArgumentError where a calculation would hold too much for any reader or machine."""
+def check_size(queries: int, keys: int, heads: int, *, cut: bool = True) -> None:
+    """Raise ArgumentError where a calculation would hold too much for any reader or machine.
+
+    `cut` says whether the command can choose tokens.
+    """
     if queries * keys * heads > MOST:
         each = f" in each of {heads} heads" if heads > 1 else ""
+        advice = f" (in the command: --tokens 0:{min(queries, 100)})" if cut else ""
         raise ArgumentError(
             f"there would be {queries} × {keys} weights{each}; a calculation takes {MOST:,} at "
-            f"most: choose fewer tokens (in the command: --tokens 0:{min(queries, 100)})"
+            f"most: choose fewer tokens{advice}"
         )
 
 

@@ -137,9 +137,11 @@ class Bert(EncoderOnly):
 
         Raises:
             ArgumentError: no texts, an empty one, or one that is too long for the model.
+            ModelError: the folder asks for another pooling than the mean.
         """
         if isinstance(texts, str) or not texts:
             raise ArgumentError(f"texts is {texts!r}; wanted a list of texts, one or more")
+        self.pooling.check()
         rows = [torch.tensor(self.tokenizer(text).ids) for text in texts]
         for row in rows:
             self._check_length(len(row))
@@ -174,8 +176,7 @@ class Bert(EncoderOnly):
         most = self.config.max_position_embeddings
         if not 1 <= tokens <= most:
             raise ArgumentError(
-                f"the text has {tokens} tokens, the model takes 1 to {most}: choose fewer tokens "
-                f"(in the command: --tokens 0:{most // 2})"
+                f"the text has {tokens} tokens, the model takes 1 to {most}: choose fewer tokens"
             )
 
 

@@ -3,31 +3,8 @@
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+from qkv.models.kin import FAMILIES
 from qkv.models.named import NAMED
-
-
-@dataclass(frozen=True)
-class Kin:
-    """A family that a folder or a file may hold.
-
-    Attributes:
-        pattern: which of the three transformers it is.
-        about: what goes in and what comes out, and who else is built so.
-    """
-
-    pattern: str
-    about: str
-
-
-FAMILIES = {
-    "bert": Kin("encoder only", "text in, embeddings out; sentence encoders such as MiniLM"),
-    "gpt2": Kin("decoder only", "text in, text on; GPT-2 in all its sizes"),
-    "llama": Kin("decoder only", "text in, text on; Llama, SmolLM2, TinyLlama"),
-    "marian": Kin("encoder and decoder", "text in, its translation out; OPUS-MT"),
-    "vit": Kin("encoder only", "a picture in, what it shows out"),
-    "whisper": Kin("encoder and decoder", "sound in, text out; Whisper"),
-}
-"""The families by the `model_type` of their config.json."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +32,7 @@ class Format:
 FORMATS = (
     Format("Hugging Face folder", "config.json and model.safetensors"),
     Format("sharded folder", "config.json, model.safetensors.index.json and its files"),
-    Format("GGUF", "one .gguf file (llama)", "gguf", "pip install 'qkv[gguf]'"),
+    Format("GGUF", "one .gguf file (llama, gpt2)", "gguf", "pip install 'qkv[gguf]'"),
     Format("CTranslate2 folder", "config.json and model.bin (whisper)"),
     Format(
         "Hugging Face hub", "owner/name, fetched when it is asked for",

@@ -22,6 +22,8 @@ Config = TypeVar("Config")
 Model = TypeVar("Model", bound=nn.Module)
 
 NAMES_SHOWN = 20
+REFUSED = (ArgumentError, RuntimeError, OverflowError, TypeError, ValueError, KeyError)
+"""What a module raises where its sizes do not go together, or no memory could hold them."""
 SMALL = 1 << 24
 """A size up to which no config.json is doubted, however few numbers its files hold."""
 
@@ -39,7 +41,7 @@ class Family(Generic[Config, Model]):
         tensors: modules (or single parameters) in the file and those of ours that take them; `*`
             stands for the number of a layer.
         spelling: patterns in the file's names and what to read instead.
-        unused: beginnings of names of tensors that the model does without.
+        unused: beginnings of names of tensors that the model does without; `*` as above.
         unpack: makes of a tensor, by the name that the table knows, those that the table names:
             for files that fuse or transpose.
     """
@@ -58,6 +60,11 @@ class Family(Generic[Config, Model]):
         for pattern, plain in self.spelling.items():
             name = re.sub(pattern, plain, name)
         return name
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether the model does without a tensor, by the name that the table knows."""
+        patterns = (re.escape(start).replace(r"\*", r"\d+") for start in self.unused)
+        return any(re.match(pattern, name) for pattern in patterns)
 
     def source(self, parameter: str) -> str:
         """Return what the table calls a parameter of ours: `encoder.layers.3.attention.WQ.bias`."""
@@ -105,13 +112,15 @@ def shaped(family: Family[Config, Model], config: Config, found: Found, files: F
     """Build a model of shapes only; nothing is drawn to be thrown away.
 
     Raises:
-        ModelError: sizes that make no model.
+        ModelError: sizes or settings that make no model.
     """
     with torch.device("meta"), Undrawn():
         try:
             return family.build(config, files)
-        except (RuntimeError, OverflowError) as error:  # sizes that no memory could hold
-            reason = str(error).splitlines()[0]
+        except ModelError:
+            raise  # it says already which file makes none
+        except REFUSED as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(f"{found.config_path} makes no {family.name}: {reason}") from error
 
 
@@ -170,7 +179,7 @@ def account(family: Family[Config, Model], model: nn.Module, found: Found) -> di
     for plain, stored in _unpacked(family, found.source):
         ours = wanted.get(plain)
         if ours is None or ours in names:
-            if not plain.startswith(family.unused):
+            if not family.leaves_out(plain):
                 surplus.append(stored.name)
             continue
         names[ours] = stored
@@ -194,8 +203,9 @@ def _unpacked(family: Family[Config, Model], source: Source) -> Iterator[tuple[s
         yield from [(plain, stored)] if family.unpack is None else family.unpack(plain, stored)
 
 
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(sorted(names)[:NAMES_SHOWN])
+def _listed(named: Sequence[str]) -> str:
+    names = sorted(set(named))  # one that was to be unpacked is there several times
+    shown = ", ".join(names[:NAMES_SHOWN])
     more = len(names) - NAMES_SHOWN
     return f"{shown} and {more} more ({len(names)} in all)" if more > 0 else shown
 

@@ -1,7 +1,9 @@
 """A model that is all shape becomes one that computes: memory is made once, and filled in place.
 
 The peak is the parameters and one block of one tensor: a file is read a few rows at a time, and
-each block goes to its place, packed projections included, as the state dict gives views on them.
+each block goes to its place, packed and transposed projections included, as the state dict gives
+views on them. Only a tensor whose rows come in another order (queries and keys in GGUF) is read
+whole; and of projections that lie side by side (GPT-2's) each reads all rows and keeps its own.
 """
 
 import math

@@ -85,6 +85,6 @@ GPT2 = Family(
     },
     spelling={r"^transformer\.": ""},
     # the head is the table of words; triangles that older versions stored
-    unused=("lm_head.weight", "h."),
+    unused=("lm_head.weight", "h.*.attn.bias", "h.*.attn.masked_bias"),
     unpack=unpack,
 )

@@ -51,7 +51,7 @@ def in_context(model: Bert, texts: Sequence[str], word: str) -> InContext:
     Raises:
         ArgumentError: the word is not in a text, or a text is too long for the model.
     """
-    places = [place for i, text in enumerate(texts) for place in _places(i, text, word)]
+    places = find(texts, word)
     table, layers = [], []
     for number, text in enumerate(texts):
         found = model.tokenizer(text)
@@ -63,6 +63,11 @@ def in_context(model: Bert, texts: Sequence[str], word: str) -> InContext:
             table.append(model.embedding.token.weight[ids[0, tokens]].mean(dim=0))
             layers.append(states[:, tokens].mean(dim=1))
     return InContext(tuple(places), torch.stack(table), torch.stack(layers, dim=1))
+
+
+def find(texts: Sequence[str], word: str) -> list[Place]:
+    """Return every place of a word in some texts; ArgumentError where one is without it."""
+    return [place for i, text in enumerate(texts) for place in _places(i, text, word)]
 
 
 def _places(number: int, text: str, word: str) -> Iterator[Place]:

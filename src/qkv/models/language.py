@@ -46,7 +46,8 @@ class WritingRules:
                 several tokens.
         """
         said = files.json("generation_config.json") or {}
-        names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id",
+        start = "decoder_start_token_id"
+        names = (start, "bos_token_id", "eos_token_id", "pad_token_id", "forced_eos_token_id",
                  "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # fmt: skip
         told = {name: said.get(name, getattr(config, name, None)) for name in names}
         ends = _numbers("eos_token_id", told["eos_token_id"], config.vocab_size)
@@ -55,10 +56,10 @@ class WritingRules:
         never = (*_numbers("suppress_tokens", told["suppress_tokens"], config.vocab_size),
                  *_numbers("bad_words_ids", alone, config.vocab_size))  # fmt: skip
         first = told["begin_suppress_tokens"]
-        start = told["decoder_start_token_id"]
+        begins = "bos_token_id" if told[start] is None else start
         last = _numbers("forced_eos_token_id", told["forced_eos_token_id"], config.vocab_size)
         return cls(
-            starts=_numbers("decoder_start_token_id", start, config.vocab_size),
+            starts=_numbers(begins, told[begins], config.vocab_size),
             ends=frozenset(ends),
             pad=pads[0] if pads else ends[0] if ends else 0,
             never=frozenset(never),
@@ -96,12 +97,14 @@ class LanguageModel(nn.Module, ABC):
         most: positions that the model has; None where there is no end to them.
         num_layers: layers of the decoder.
         window: how far back a token looks, itself counted, or None.
+        from_source: what to call where the model writes from what an encoder read; or None.
     """
 
     rules: WritingRules
     most: int | None
     num_layers: int
     window: int | None = None
+    from_source: str | None = None
     _tokenizer: Tokenizer | None = None
 
     @property

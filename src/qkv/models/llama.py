@@ -1,19 +1,19 @@
-"""Llama (Touvron et al. 2023), and what is built like it: SmolLM2, TinyLlama, …"""
+"""Llama (Touvron et al. 2023), and what is built like it, such as SmolLM2"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch import nn
-
 from qkv.core.rotary import Rotary
+from qkv.errors import ArgumentError
 from qkv.models.decoder_only import DecoderOnly
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
 from qkv.nn.embedding import WordEmbedding
 from qkv.nn.linear import Linear
+from qkv.nn.norm import RMSNorm
 from qkv.nn.transformer import Decoder
 
 
@@ -42,10 +42,16 @@ class LlamaConfig:
 
     @property
     def rotary(self) -> Rotary:
-        """How queries and keys turn; config.json says it in an older and a newer way."""
+        """How queries and keys turn; config.json says it in an older and a newer way.
+
+        Raises:
+            ArgumentError: a base that is no number, or a way to turn that is not known.
+        """
         size = self.head_dim or self.hidden_size // self.num_attention_heads
         scaling = self.rope_parameters or self.rope_scaling or {}
-        base = scaling.get("rope_theta", self.rope_theta or 10_000.0)
+        base = scaling.get("rope_theta", 10_000.0 if self.rope_theta is None else self.rope_theta)
+        if isinstance(base, bool) or not isinstance(base, int | float):
+            raise ArgumentError(f"rope_theta is {base!r}; wanted a number above 0")
         return Rotary(size, float(base), scaling=scaling)
 
 
@@ -55,7 +61,7 @@ def build(config: LlamaConfig, files: Files) -> DecoderOnly:
     decoder = Decoder(
         config.num_hidden_layers, n, config.num_attention_heads, config.intermediate_size,
         cross=False, kv_heads=config.num_key_value_heads, d_head=config.head_dim,
-        norm=partial(nn.RMSNorm, eps=config.rms_norm_eps), norm_first=True,
+        norm=partial(RMSNorm, eps=config.rms_norm_eps), norm_first=True,
         activation="silu", gated=True, bias=config.attention_bias,
         feed_forward_bias=config.mlp_bias, rotary=config.rotary,
     )  # fmt: skip
@@ -88,5 +94,5 @@ LLAMA = Family(
     },
     spelling={},
     # `lm_head.weight` may be stored beside the table that it is tied to
-    unused=("lm_head.weight", "model.rotary_emb.", "rotary_emb.inv_freq"),
+    unused=("lm_head.weight", "model.rotary_emb.", "model.layers.*.self_attn.rotary_emb."),
 )

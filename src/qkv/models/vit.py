@@ -31,12 +31,17 @@ class VitConfig:
     qkv_bias: bool = True
     architectures: Sequence[str] | None = None
     id2label: Mapping[str, str] | None = None
+    num_labels: int | None = None
 
     @property
     def classes(self) -> int:
-        """What the classifier tells apart; 0 where the file holds none."""
-        classifies = any("ForImageClassification" in name for name in self.architectures or ())
-        return len(self.id2label or ()) if classifies else 0
+        """What the classifier tells apart; 0 where the file holds none.
+
+        Hugging Face writes no names of two classes that have none of their own.
+        """
+        if not any("ForImageClassification" in name for name in self.architectures or ()):
+            return 0
+        return (self.num_labels or 2) if self.id2label is None else len(self.id2label)
 
     @property
     def side(self) -> int:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -12,11 +14,15 @@ from qkv.errors import ArgumentError, ModelError
 from qkv.models.encoder_decoder import EncoderDecoderModel
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
+from qkv.models.hearing.sound import Sound, read_wav
 from qkv.models.language import WritingRules
 from qkv.models.marian import TOWERS
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
 from qkv.nn.layers import LayerOptions
 from qkv.nn.transformer import Decoder, Encoder
+
+if TYPE_CHECKING:
+    from qkv.models.hearing.transcribe import Transcript
 
 Head = tuple[int, int]
 """A layer of the decoder and one of its cross-attention's heads, both counted from 0."""
@@ -153,6 +159,8 @@ class Whisper(EncoderDecoderModel):
         files: what the model's folder holds beside its weights.
     """
 
+    from_source = "model.transcribe(sound)"
+
     def __init__(self, config: WhisperConfig, files: Files | None = None) -> None:
         """Draw the weights: pre-norm, GELU, keys without a bias."""
         n, most = config.d_model, config.max_target_positions
@@ -197,6 +205,16 @@ class Whisper(EncoderDecoderModel):
             )
         x: Tensor = self.listening(source)
         return x
+
+    def transcribe(self, sound: Sound | str | PathLike[str], **options: Any) -> "Transcript":
+        """Write down what is said in a recording, or in a .wav file.
+
+        The options and errors are those of `qkv.models.hearing.transcribe.transcribe`; and a
+        FileError where the file cannot be read.
+        """
+        from qkv.models.hearing.transcribe import transcribe  # it asks for this class
+
+        return transcribe(self, sound if isinstance(sound, Sound) else read_wav(sound), **options)
 
 
 def _rules(config: WhisperConfig, files: Files, marks: Marks) -> WritingRules:

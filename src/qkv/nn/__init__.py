@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qkv.nn.feed_forward import FeedForward as FeedForward
     from qkv.nn.layers import DecoderLayer as DecoderLayer
     from qkv.nn.layers import EncoderLayer as EncoderLayer
+    from qkv.nn.norm import RMSNorm as RMSNorm
     from qkv.nn.transformer import Decoder as Decoder
     from qkv.nn.transformer import Encoder as Encoder
     from qkv.nn.transformer import EncoderDecoder as EncoderDecoder
@@ -37,6 +38,7 @@ _HOMES = {
     "MaskedSelfAttention": "attention",
     "MultiHeadAttention": "attention",
     "PositionalEncoding": "embedding",
+    "RMSNorm": "norm",
     "RelativeBias": "bias",
     "SelfAttention": "attention",
     "WordEmbedding": "embedding",

@@ -13,7 +13,7 @@ from qkv.core.mask import Mask
 from qkv.core.rotary import Angles
 from qkv.core.steps import Projection
 from qkv.core.working import Working
-from qkv.errors import ArgumentError
+from qkv.errors import ArgumentError, ShapeError
 from qkv.nn import attention_steps
 from qkv.nn.attending import MaskLike, as_mask
 from qkv.nn.attention import MultiHeadAttention
@@ -206,7 +206,10 @@ def _observed(layer: nn.Module) -> Iterator[dict[str, Tensor]]:
 
 
 def _check_size(layer: nn.Module, x: Tensor, memory: Tensor | None) -> None:
-    """Raise ArgumentError where more numbers would be written down than anybody can use."""
+    """Refuse what are no rows, and more numbers than anybody can use."""
+    for name, rows in (("x", x), ("memory", memory)):
+        if rows is not None and rows.dim() < 2:
+            raise ShapeError(f"{name} is {tuple(rows.shape)}; wanted (*batch, tokens, n_embed)")
     parts = cast(Layer, layer)
     tokens, width = x.shape[-2:]
     looked_at = tokens + (0 if memory is None else memory.shape[-2])

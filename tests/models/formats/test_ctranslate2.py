@@ -1,6 +1,7 @@
 """Whisper's model.bin against Hugging Face's names, and every such file that is refused."""
 
 import json
+import math
 import random
 import re
 import struct
@@ -208,6 +209,24 @@ def test_a_file_without_the_tensors_of_whisper_is_refused(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes().replace(b"encoder/conv1/weight", b"encoder/conv9/weight"))
     assert refused(tmp_path, ModelError) == (
         f"{path} is no Whisper: it has no 'encoder/conv1/weight'"
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (17, 6), (18,)], ids=str)
+def test_projections_that_cannot_be_taken_apart_are_refused(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    name, numbers = "encoder/layer_0/self_attention/linear_0/weight", math.prod(shape)
+    path = write(tmp_path, whisper()) / "model.bin"
+    content, old = path.read_bytes(), entry(name, (18, 6), 4, b"")[:-4]
+    at = content.index(old)
+    new = entry(name, shape, 4, b"x" * (2 * numbers))
+    path.write_bytes(content[:at] + new + content[at + len(old) + 4 + 18 * 6 * 2 :])
+    if shape == (18,):
+        assert look(tmp_path).source["model.encoder.layers.0.self_attn.q_proj.weight"].shape == (6,)
+        return
+    assert refused(tmp_path, ModelError) == (
+        f"{name} is {shape}; wanted rows for q_proj, k_proj, v_proj"
     )
 
 

@@ -244,6 +244,85 @@ def test_any_bytes_in_the_header_give_a_model_or_an_error_of_ours(small: Path) -
             look(small)
 
 
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ((), "bad has 0 axes"),
+        ((0, 32), r"bad is \(32, 0\): it holds no number"),
+        ((1,) * 5, "bad has 5"),
+    ],
+)
+def test_a_tensor_that_holds_nothing_is_refused(
+    tmp_path: Path, shape: tuple[int, ...], reason: str
+) -> None:
+    path = tmp_path / "x.gguf"
+    axes = struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+    start = b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 3) + b"bad"
+    path.write_bytes(start + axes + struct.pack("<IQ", 0, 0) + b"\0" * 64)
+    with pytest.raises(FileError, match=rf"no whole GGUF file \({reason}"):
+        read_header(path)
+
+
+def test_rows_of_an_unknown_kind_take_no_memory_to_look_at(small: Path) -> None:
+    """What is of no known kind has no size that could be checked; its rows are only counted."""
+    content = bytearray(small.read_bytes())
+    at = content.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight")
+    content[at : at + 24] = struct.pack("<IQQI", 2, 64, 1 << 50, 99)
+    small.write_bytes(content)
+    assert look(small).source["model.layers.0.self_attn.q_proj.weight"].shape == (1 << 50, 64)
+    assert "blk.0.attn_q.weight is (1125899906842624, 64) of kind 99" in refusal(small, ModelError)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tokenizer__ggml__tokens": 3},
+        {"tokenizer__ggml__tokens": "abc", "tokenizer__ggml__model": "gpt2"},
+        {"tokenizer__ggml__eos_token_id": "3"},
+        {"tokenizer__ggml__eos_token_id": 3, "tokenizer__ggml__eot_token_id": "4"},
+        {"tokenizer__ggml__bos_token_id": [1]},
+        {"tokenizer__ggml__model": 3},
+        {"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": [3]},
+        {"llama__attention__key_length": "x"},
+        {"llama__rope__scaling__type": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("as_shipped")
+def test_settings_of_another_kind_are_refused_or_left_out(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    from qkv.models import load
+
+    path = tmp_path / "x.gguf"
+    write_llama(path, llama(), **settings)
+    if settings == {"tokenizer__ggml__tokens": 3}:  # no tokenizer is wanted, and the size is known
+        assert load(path).config.vocab_size == 97
+        return
+    with pytest.raises((FileError, ModelError)):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ({"eos_token_id": 3, "eot_token_id": 5}, {3, 5}),
+        ({"eot_token_id": 5}, {5}),
+        ({"eos_token_id": 3}, {3}),
+        ({}, set()),
+    ],
+    ids=str,
+)
+def test_the_end_of_a_turn_ends_a_text_too(
+    tmp_path: Path, settings: dict[str, int], ends: set[int]
+) -> None:
+    from qkv.models import load
+
+    path = tmp_path / "x.gguf"
+    write_llama(path, llama(), **{f"tokenizer__ggml__{k}": v for k, v in settings.items()})
+    assert load(path).rules.ends == ends
+
+
 def test_heads_that_cannot_halve_their_rows_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "y.gguf"
     write_llama(path, llama())

@@ -49,14 +49,25 @@ def test_parts_turns_and_orders_are_those_of_the_tensor(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     tensor = torch.randn(size)
-    order = torch.randperm(size[0])
+    order, other = torch.randperm(size[0]), torch.randperm(size[1])
     asked = {
         "transposed": (lambda s: s.transposed(), tensor.t()),
         "rows": (lambda s: s.rows(2, 5), tensor[2:5]),
         "rows of rows": (lambda s: s.rows(1, 6).rows(2, 4), tensor[3:5]),
-        "reordered": (lambda s: s.reordered(order), tensor[order]),
+        "reordered": (lambda s: s.reordered(lambda: order), tensor[order]),
+        "columns": (lambda s: s.columns(1, 4), tensor[:, 1:4]),
+        "columns of columns": (lambda s: s.columns(1, 5).columns(1, 3), tensor[:, 2:4]),
+        "rows of columns": (lambda s: s.columns(1, 4).rows(2, 5), tensor[2:5, 1:4]),
+        "columns of rows": (lambda s: s.rows(2, 5).columns(1, 4), tensor[2:5, 1:4]),
+        "rows of a transpose": (lambda s: s.transposed().rows(1, 4), tensor.t()[1:4]),
+        "columns of a transpose": (lambda s: s.transposed().columns(1, 4), tensor.t()[:, 1:4]),
+        "turned twice": (lambda s: s.transposed().transposed(), tensor),
+        "a transpose reordered": (
+            lambda s: s.transposed().reordered(lambda: other),
+            tensor.t()[other],
+        ),
         "all": (
-            lambda s: s.reordered(order).transposed().rows(1, 4).transposed(),
+            lambda s: s.reordered(lambda: order).transposed().rows(1, 4).transposed(),
             tensor[order].t()[1:4].t(),
         ),
     }
@@ -78,6 +89,34 @@ def test_a_part_reads_no_more_than_itself(tmp_path: Path) -> None:
     assert part.read().shape == (10, 3)
     with pytest.raises(FileError, match="x was cut off while it was being read"):
         stored.read()
+
+
+def test_projections_side_by_side_are_read_a_block_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = torch.randn(400, 9)
+    stored = written(tmp_path / "x", tensor, "F32")
+    monkeypatch.setattr(storing, "BLOCK", 90)
+    sizes = []
+    numbers = storing.Span._numbers
+
+    def seen(self: storing.Span, raw: bytearray, rows: int) -> Tensor:
+        sizes.append(rows)
+        return numbers(self, raw, rows)
+
+    monkeypatch.setattr(storing.Span, "_numbers", seen)
+    place = torch.empty(3, 400)
+    stored.transposed().rows(3, 6).into(place)
+    assert torch.equal(place, tensor[:, 3:6].t())
+    assert sizes == [10] * 40
+
+
+def test_an_order_is_made_when_it_is_read(tmp_path: Path) -> None:
+    def never() -> Tensor:
+        raise AssertionError("an order was made")
+
+    stored = written(tmp_path / "x", torch.randn(5, 3), "F32").reordered(never)
+    assert stored.shape == (5, 3)
 
 
 def test_a_tensor_that_is_not_of_floats_says_so() -> None:

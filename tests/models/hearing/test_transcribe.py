@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import wave
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from qkv.errors import ArgumentError, ModelError
 from qkv.models import load
 from qkv.models.hearing.sound import Sound, read_wav
-from qkv.models.hearing.transcribe import Transcript, listen, transcribe, windows
+from qkv.models.hearing.transcribe import Transcript, hear, listen, transcribe, windows
 from qkv.models.hearing.wording import follow
 from qkv.models.whisper import Whisper
 from qkv.models.writing.sampling import Sampling
@@ -129,6 +130,49 @@ def test_a_language_is_heard_once_and_kept() -> None:
     assert found.language == expected
     assert transcribe(model, sound, language=expected).text == found.text
     assert transcribe(listener(), sound).language is None
+
+
+def test_each_window_is_given_out_before_the_next_is_listened_to(
+    small: Whisper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[Any] = []
+
+    def heard(model: Whisper, samples: torch.Tensor) -> Any:
+        events.append("listens")
+        return listen(model, samples)
+
+    monkeypatch.setattr("qkv.models.hearing.transcribe.listen", heard)
+    silent = torch.cat([spoken_at([(0, 0.9)], 1.0), torch.zeros(32_000)])
+    windows = list(hear(small, Sound(silent, 16_000), words=True))
+    assert [one.segment is None for one in windows][-1]
+    assert windows[-1].heads == windows[0].heads
+    assert windows[-1].end == pytest.approx(3.0)
+    events.clear()
+    sound = Sound(spoken_at([(0, 0.6), (0.8, 1.7), (2.0, 2.6)], 2.7), 16_000)
+    for one in hear(small, sound):
+        events.append(one.end)
+    assert events[::2] == ["listens"] * len(events[::2])
+    assert events[1::2] == sorted(events[1::2])
+    assert torch.is_grad_enabled()
+
+
+def test_the_model_itself_transcribes_sounds_and_files(small: Whisper, tmp_path: Path) -> None:
+    samples = spoken_at([(0, 0.7), (0.9, 1.4)], 1.5)
+    sound = Sound(samples, 16_000)
+    assert small.transcribe(sound, words=True) == transcribe(small, sound, words=True)
+    path = tmp_path / "talk.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes((samples.clamp(-1, 1).numpy() * 32767).astype("<i2").tobytes())
+    for where in (path, str(path)):
+        assert small.transcribe(where) == transcribe(small, read_wav(path))
+
+
+def test_to_generate_without_a_sound_says_what_to_call(small: Whisper) -> None:
+    with pytest.raises(ArgumentError, match=r"call model\.transcribe\(sound\)"):
+        small.generate([()])
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,18 @@ def test_a_folder_is_mapped_without_its_weights_being_read(
     assert a.parameters == expected
 
 
+def test_a_map_reads_the_files_of_its_format_and_no_tokenizer(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    from tests.models.gguf_files import llama as gguf_llama
+    from tests.models.gguf_files import write_llama
+
+    model = gguf_llama()
+    write_llama(tmp_path / "x.gguf", model, tokenizer__ggml__model="broken")
+    (tmp_path / "generation_config.json").write_text("broken too, and not about the file")
+    expected = sum(p.numel() for p in model.parameters())
+    assert map_of(tmp_path / "x.gguf").parameters == expected
+
+
 def test_a_folder_that_is_none_or_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="there is no model named 'nowhere'"):
         map_of("nowhere")

@@ -133,6 +133,10 @@ def test_merges_control_tokens_and_those_of_users_are_found() -> None:
         ({"add_bos_token": True, "add_eos_token": True}, ("<s>", "a", "</s>")),
         ({"add_bos_token": False}, ("a",)),
         ({}, ("a",)),
+        ({"pre": "llama-bpe"}, ("<s>", "a")),
+        ({"pre": "llama-bpe", "add_bos_token": False}, ("a",)),
+        ({"pre": "llama-bpe", "bos_token_id": None}, ("a",)),
+        ({"pre": "qwen2"}, ("a",)),
     ],
 )
 def test_what_stands_around_a_text_is_as_the_file_says(
@@ -143,11 +147,23 @@ def test_what_stands_around_a_text_is_as_the_file_says(
     assert tokenizer("a", around=False).names == ("a",)
 
 
+@pytest.mark.parametrize("begin", ["$A", "$B:1", "<a:b>", "$", ":", "a:1", "eos"])
+def test_a_token_that_means_something_to_a_template_is_only_a_token(begin: str) -> None:
+    settings = tables(add_bos_token=True, add_eos_token=True)
+    tokens = [begin, "</s>", "<u>", *settings["tokenizer.ggml.tokens"][3:]]
+    tokens[tokens.index(begin, 1) if begin in tokens[1:] else -1] = "ab" if begin != ":" else "q?"
+    tokenizer = make_tokenizer(settings | {"tokenizer.ggml.tokens": tokens}, FILE)
+    assert tokenizer("b").ids == (0, tokens.index("b"), 1)
+    assert tokenizer("b").names == (begin, "b", "</s>")
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "message"),
     [
         ({"model": "llama"}, ModelError, "x.gguf has a tokenizer of kind 'llama'; known: 'gpt2'"),
         ({"pre": "viking"}, ModelError, "x.gguf cuts text into words as 'viking' does; known: gpt"),
+        ({"pre": ["gpt-2"]}, ModelError, "x.gguf cuts text into words as ['gpt-2'] does; known: "),
+        ({"tokens": 7}, FileError, "x.gguf has no list of texts as tokenizer.ggml.tokens"),
         ({"tokens": [1]}, FileError, "x.gguf has no list of texts as tokenizer.ggml.tokens"),
         ({"merges": None}, FileError, "x.gguf has no list of texts as tokenizer.ggml.merges"),
         ({"merges": ["ab"]}, FileError, "x.gguf has the merge 'ab'; wanted two tokens"),

@@ -2,12 +2,16 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from qkv.errors import ArgumentError, ModelError
+from qkv.models.formats.files import Files
+from qkv.models.formats.files import Files
 from qkv.models.language import LanguageModel, WritingRules
 from qkv.models.writing.generate import Writer, stream, write
 from qkv.models.writing.sampling import Sampling
@@ -21,6 +25,15 @@ EQUAL = [5, 5]
 MAKERS = {"llama": writers.llama, "gpt2": writers.gpt2}
 BYTES = byte_tokenizer("t h", "th e", "Ġ the")
 STOP_AT = frozenset({1})
+
+
+NO_FILES = Files(Path("/no/such"))
+
+
+class Said(SimpleNamespace):
+    """A configuration of 9 tokens."""
+
+    vocab_size = 9
 
 
 @pytest.fixture(params=MAKERS)
@@ -39,6 +52,27 @@ def model(tmp_path: Path, as_shipped: None) -> LanguageModel:
 
 def ids(written: list[Written]) -> list[tuple[int, ...]]:
     return [row.ids for row in written]
+
+
+# --- what stands before all ---
+
+
+@pytest.mark.parametrize("begin", [1, 42])
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.usefixtures("as_shipped")
+def test_a_text_from_nothing_begins_as_hugging_faces(tmp_path: Path, name: str, begin: int) -> None:
+    ours, theirs = MAKERS[name](tmp_path, bos_token_id=begin)
+    expected = theirs.generate(do_sample=False, max_new_tokens=9)[0].tolist()
+    (written,) = ours.generate([[]], max_tokens=9)
+    assert [begin, *written.ids] == expected
+    assert ours.rules.starts == (begin,)
+
+
+def test_what_starts_a_decoder_goes_before_what_begins_a_text() -> None:
+    config, files = SimpleNamespace(vocab_size=9, bos_token_id=3), Files(Path("nowhere"))
+    assert WritingRules.of(config, files).starts == (3,)
+    config.decoder_start_token_id = 0
+    assert WritingRules.of(config, files).starts == (0,)
 
 
 # --- Hugging Face's tokens ------------------------------------------------------------------------
@@ -220,8 +254,30 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
     for options in ({}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}):
         with pytest.raises(ModelError, match="the logits of token 2 are not numbers"):
             Fake(lambda read: [float("nan")] * 9).generate([[5, 6]], **options)
-    with pytest.raises(ModelError, match="no token may be written: the logits are not numbers"):
-        Fake(lambda read: [float("nan")] * 9).generate([[5, 6]], beams=2, max_tokens=3)
+    for late in (0, 2):  # at once, and when some is written
+        fake = Fake(lambda read, late=late: [float("nan") if len(read) >= 2 + late else 1.0] * 9)
+        with pytest.raises(ModelError, match=f"logits of token {2 + late} are not numbers"):
+            fake.generate([[5, 6]], beams=2, max_tokens=9)
+        assert len(fake.reads) == 1 + late
+
+
+def test_options_are_known_by_name_in_generate_and_stream() -> None:
+    for writes in (Fake(scripted({}, 9)).generate, Fake(scripted({}, 9)).stream):
+        with pytest.raises(ArgumentError, match="there is no option max_new_tokens; known are"):
+            writes([[5]], max_new_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"), [([[4], [7]], {4, 7}), ([], set()), (None, set()), ([(5,)], {5})]
+)
+def test_forbidden_words_of_one_token_are_never_written(words: Any, wanted: set[int]) -> None:
+    assert WritingRules.of(Said(bad_words_ids=words), NO_FILES).never == wanted
+
+
+@pytest.mark.parametrize("words", [[[4, 5]], [[4], [5, 6]], [[]], [4], 4, "ab", [None], {"a": 1}])
+def test_forbidden_words_that_cannot_be_obeyed_are_refused(words: Any) -> None:
+    with pytest.raises(ModelError, match="bad_words_ids holds .*; wanted lists of one token each"):
+        WritingRules.of(Said(bad_words_ids=words), NO_FILES)
 
 
 # --- drawing --------------------------------------------------------------------------------------

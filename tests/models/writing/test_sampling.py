@@ -1,5 +1,7 @@
 """What may be drawn, against Hugging Face's filters in float64, and that it is drawn rightly."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -98,7 +100,8 @@ def test_the_filters_come_in_hugging_faces_order(options: dict[str, Any]) -> Non
     mixin = GenerationMixin()
     theirs: LogitsProcessorList = mixin._get_logits_processor(config, input_ids_seq_length=1)
     logits = numbers(11, 97)
-    same(likely(logits, Sampling(**options)), theirs(torch.zeros(11, 1).long(), logits))
+    wanted = theirs(torch.zeros(11, 1).long(), logits)
+    same(likely(logits, Sampling(**options)), wanted - wanted.amax(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 4}, {"top_p": 0.8}, {"min_p": 0.1}])
@@ -147,6 +150,11 @@ def test_the_best_token_is_that_of_the_highest_logit() -> None:
         ({"temperature": -0.1}, "temperature is -0.1; wanted a number 0 or more"),
         ({"temperature": float("nan")}, "temperature is nan; wanted a number 0 or more"),
         ({"temperature": float("inf")}, "temperature is inf; wanted a number 0 or more"),
+        ({"temperature": "1"}, "temperature is '1'; wanted a number 0 or more"),
+        ({"temperature": True}, "temperature is True; wanted a number 0 or more"),
+        ({"temperature": 10**400}, "temperature is 1000+; wanted a number 0 or more"),
+        ({"top_p": "x"}, "top_p is 'x'; wanted a number above 0"),
+        ({"stop": 5}, "stop is 5; wanted texts of a character or more"),
         ({"top_p": 0.0}, "top_p is 0.0; wanted a number above 0, up to 1, or None"),
         ({"top_p": 1.1}, "top_p is 1.1; wanted a number above 0, up to 1, or None"),
         ({"min_p": -0.1}, "min_p is -0.1; wanted a number above 0, up to 1, or None"),
@@ -182,3 +190,27 @@ def test_numbers_out_of_range_and_without_effect_are_refused(
 
 def test_stop_texts_may_be_any_sequence() -> None:
     assert Sampling(stop=["a", "b"]).stop == ("a", "b")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [1e-38, 1e-45, 5e-324])
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_a_temperature_near_0_draws_the_best(
+    dtype: torch.dtype, temperature: float, options: dict[str, Any]
+) -> None:
+    logits = numbers(7, 13).to(dtype) + 50
+    few = likely(logits, Sampling(temperature=temperature, **options))
+    assert not few.logits.isnan().any()
+    drawn = draw(logits, Sampling(temperature=temperature, **options), [0.0, 0.5, 0.99] + [0.3] * 4)
+    assert drawn.tolist() == best(logits).tolist()
+
+
+def test_an_option_that_there_is_not_is_refused_by_name() -> None:
+    with pytest.raises(ArgumentError, match="no option max_new_tokens; known are max_tokens, temp"):
+        Sampling.of({"max_tokens": 3, "max_new_tokens": 5})
+    assert Sampling.of({"max_tokens": 3}) == Sampling(max_tokens=3)
+
+
+def test_options_are_checked_without_pytorch() -> None:
+    code = "import sys, qkv.models.writing.options; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -145,3 +145,20 @@ def test_few_tokens_are_read_again_for_each_new_one() -> None:
     for number in BYTES("the café costs 3 €, " * 20).ids:
         characters.add(number)
     assert max(lengths[3:]) <= 6
+
+
+@pytest.mark.parametrize("prompt", ["a�", "�", "a��", "€�", "<s>�"])
+def test_a_prompt_may_end_with_the_mark_of_what_is_unknown(prompt: str) -> None:
+    merged = byte_tokenizer("½ a", "ï ¿", "ï¿ ½", "a ï¿½")
+    for tokenizer in (BYTES, merged, META):
+        before = tuple(tokenizer(prompt).ids)
+        after = tokenizer("cé", around=False).ids
+        whole = tokenizer.decode([*before, *after])
+        found = "".join(pieces(tokenizer, list(after), before))
+        assert tokenizer.decode(before) + found == whole
+
+
+def test_bytes_that_look_like_the_end_of_that_mark_are_still_a_beginning() -> None:
+    begun = [BYTES("�").ids[0], BYTES("�").ids[1]]  # 0xEF 0xBF, and then another byte than 0xBD
+    last = BYTES._rules.token_to_id("¾")
+    assert "".join(pieces(BYTES, [last], (BYTES("a").ids[0], *begun))) == "\ufffe"

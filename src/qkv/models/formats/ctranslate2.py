@@ -198,6 +198,8 @@ def _named(tensors: Source) -> Iterator[tuple[str, Stored]]:
 
 
 def _apart(name: str, stored: Stored, parts: tuple[str, ...]) -> Iterator[tuple[str, Stored]]:
+    if not stored.shape or stored.shape[0] % len(parts):
+        raise ModelError(f"{stored.name} is {stored.shape}; wanted rows for {', '.join(parts)}")
     rows = stored.shape[0] // len(parts)
     for i, part in enumerate(parts):
         if part == "k_proj" and name.endswith("bias"):

@@ -12,7 +12,8 @@ from safetensors import SafetensorError, safe_open
 from qkv.errors import FileError, ModelError
 from qkv.models.formats.files import Files, read_json
 from qkv.models.formats.stored import Found, Stored, plain
-from qkv.models.named import NO_PICKLE, PICKLES
+from qkv.models.hub import PICKLES
+from qkv.models.named import NO_PICKLE
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -79,14 +79,15 @@ def _under(prefix: str, settings: Settings) -> dict[str, Any]:
 
 def _said(settings: Settings) -> dict[str, Any]:
     """Return the tokens that begin, end and fill up a text, and how many tokens there are."""
-    tokens = settings.get("tokenizer.ggml.tokens", [])
-    ids = {
-        "bos_token_id": settings.get("tokenizer.ggml.bos_token_id"),
-        "eos_token_id": settings.get("tokenizer.ggml.eos_token_id"),
-        "pad_token_id": settings.get("tokenizer.ggml.padding_token_id"),
-        "vocab_size": len(tokens) or None,
-    }
-    return {key: value for key, value in ids.items() if value is not None}
+    given = _under("tokenizer.ggml", settings)
+    tokens = given.get("tokens")
+    ends = [given[key] for key in ("eos_token_id", "eot_token_id") if given.get(key) is not None]
+    return _without_none({
+        "bos_token_id": given.get("bos_token_id"),
+        "eos_token_id": ends if len(ends) > 1 else ends[0] if ends else None,
+        "pad_token_id": given.get("padding_token_id"),
+        "vocab_size": len(tokens) or None if isinstance(tokens, list) else None,
+    })  # fmt: skip
 
 
 # --- weights --------------------------------------------------------------------------------------
@@ -102,10 +103,9 @@ def _stored(path: Path, header: Header, at: Place) -> Stored:
     except ValueError:
         return unreadable(name, shape, f"kind {at.kind}")
     numbers, size = GGML_QUANT_SIZES[kind]
-    per_row = shape[-1] if shape else 1
-    if per_row % numbers:
+    if shape[-1] % numbers:
         raise FileError(
-            f"{path} is broken: {name} has {per_row} numbers a row, {kind.name} takes {numbers} "
+            f"{path} is broken: {name} has {shape[-1]} numbers a row, {kind.name} takes {numbers} "
             "at a time"
         )
     start = header.start + at.offset
@@ -223,9 +223,13 @@ def _halves(stored: Stored, heads: object) -> Stored:
     There row 2 j + p of a head is half p, number j; Hugging Face has it in row p d/2 + j.
     """
     rows = stored.shape[0]
-    if not isinstance(heads, int) or heads < 1 or rows % (2 * heads):
+    if type(heads) is not int or heads < 1 or rows % (2 * heads):
         raise ModelError(f"{stored.name} has {rows} rows, which {heads!r} heads cannot halve")
-    order = torch.arange(rows).view(heads, -1, 2).mT.flatten()
+    size = heads
+
+    def order() -> Tensor:
+        return torch.arange(rows).view(size, -1, 2).mT.flatten()
+
     return stored.reordered(order)
 
 

@@ -150,7 +150,9 @@ def _header(file: _Bytes) -> Header:
 
 def _tensor(file: _Bytes) -> Place:
     name, axes = file.text(), file.number("I")
-    if axes > MOST_AXES:
+    if not 1 <= axes <= MOST_AXES:
         raise ValueError(f"{name} has {axes} axes")
     shape = tuple(reversed(file.numbers("Q", axes)))
+    if 0 in shape:
+        raise ValueError(f"{name} is {shape}: it holds no number")
     return Place(name, shape, file.number("I"), file.number("Q"))

@@ -37,6 +37,7 @@ class Span:
         dtype: of the numbers once read.
         group, size: so many numbers lie in so many bytes.
         decode: makes numbers of their bytes; without it, these are the numbers.
+        columns: which numbers of a row are kept once it is read; all of them by default.
     """
 
     path: Path
@@ -47,6 +48,7 @@ class Span:
     group: int
     size: int
     decode: Callable[[bytearray], Tensor] | None = None
+    columns: slice | None = None
 
     @property
     def width(self) -> int:
@@ -71,7 +73,8 @@ class Span:
 
     def lies_as(self, place: Tensor) -> bool:
         """Whether its bytes are those that a tensor has in memory."""
-        plain = self.decode is None and place.dtype == self.dtype
+        whole = self.decode is None and self.columns is None
+        plain = whole and place.dtype == self.dtype
         return plain and place.device.type == "cpu" and place.is_contiguous()
 
     def read_into(self, place: Tensor) -> None:
@@ -87,9 +90,13 @@ class Span:
 
     def _numbers(self, raw: bytearray, rows: int) -> Tensor:
         if not raw:
-            return torch.empty(rows, *self.shape, dtype=self.dtype)
-        plain = torch.frombuffer(raw, dtype=self.dtype) if self.decode is None else self.decode(raw)
-        return plain.view(rows, *self.shape)
+            plain = torch.empty(0, dtype=self.dtype)
+        elif self.decode is None:
+            plain = torch.frombuffer(raw, dtype=self.dtype)
+        else:
+            plain = self.decode(raw)
+        found = plain.view(rows, *self.shape)
+        return found if self.columns is None else found[..., self.columns]
 
     def part(self, start: int, stop: int) -> "Span":
         """Rows `start` to `stop`, that one not included."""
@@ -107,6 +114,7 @@ class Stored:
         read: reads all of it.
         span: where it lies, if it can be read a few rows at a time.
         floats: whether these are numbers with fractions, once read.
+        turned: what this is the transpose of, if it is one.
     """
 
     name: str
@@ -115,6 +123,7 @@ class Stored:
     read: Callable[[], Tensor]
     span: Span | None = None
     floats: bool = True
+    turned: "Stored | None" = None
 
     @classmethod
     def lying(cls, name: str, shape: tuple[int, ...], kind: str, span: Span) -> "Stored":
@@ -135,6 +144,9 @@ class Stored:
 
     def into(self, place: Tensor) -> None:
         """Copy all of it into a tensor of its shape, of any float dtype, device and layout."""
+        if self.turned is not None:
+            self.turned.into(place.mT)
+            return
         if self.span is None:
             place.copy_(self.read())
             return
@@ -148,20 +160,40 @@ class Stored:
 
     def transposed(self) -> "Stored":
         """Xᵀ, its last two axes exchanged."""
+        if self.turned is not None:
+            return self.turned
         *batch, rows, columns = self.shape
         shape = (*batch, columns, rows)
-        return replace(self, shape=shape, read=lambda: self.read().mT, span=None)
+        return replace(self, shape=shape, read=lambda: self.read().mT, span=None, turned=self)
 
     def rows(self, start: int, stop: int) -> "Stored":
-        """Rows `start` to `stop`, that one not included; only they are read."""
+        """Rows `start` to `stop`, that one not included; only they are read.
+
+        Of a transpose they are columns, and are read as these are.
+        """
+        if self.turned is not None and len(self.shape) == 2:
+            return self.turned.columns(start, stop).transposed()
         shape = (stop - start, *self.shape[1:])
         if self.span is not None:
             return Stored.lying(self.name, shape, self.kind, self.span.part(start, stop))
-        return replace(self, shape=shape, read=lambda: self.read()[start:stop])
+        return replace(self, shape=shape, read=lambda: self.read()[start:stop], turned=None)
 
-    def reordered(self, order: Int[Tensor, "rows"]) -> "Stored":
-        """Its rows in another order: row i is what was row `order[i]`."""
-        return replace(self, read=lambda: self.read()[order], span=None)
+    def columns(self, start: int, stop: int) -> "Stored":
+        """Columns `start` to `stop` of a table, that one not included.
+
+        All rows are read, a few at a time, and no more of them is kept.
+        """
+        if self.turned is not None:
+            return self.turned.rows(start, stop).transposed()
+        shape = (self.shape[0], stop - start)
+        if self.span is not None and self.span.columns is None:
+            span = replace(self.span, columns=slice(start, stop))
+            return Stored.lying(self.name, shape, self.kind, span)
+        return replace(self, shape=shape, read=lambda: self.read()[:, start:stop], span=None)
+
+    def reordered(self, order: Callable[[], Int[Tensor, "rows"]]) -> "Stored":
+        """Its rows in another order: row i is what was row `order()[i]`, made when it is read."""
+        return replace(self, read=lambda: self.read()[order()], span=None, turned=None)
 
 
 Source = Mapping[str, Stored]

@@ -14,7 +14,7 @@ from qkv.models.hearing.spectrogram import HOP, RATE, log_mel, padded
 from qkv.models.hearing.wording import Word, follow, heads_that_follow, words_of
 from qkv.models.whisper import Head, Whisper
 from qkv.models.writing.generate import write
-from qkv.models.writing.sampling import Sampling
+from qkv.models.writing.options import Sampling
 from qkv.nn.cache import KeyValueCache
 
 QUIET = 0.4
@@ -62,7 +62,25 @@ class Transcript:
     language: str | None = None
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Heard:
+    """What was said in one window of the recording.
+
+    Attributes:
+        end: of the window, in seconds.
+        segment: what was said; None where it is silent.
+        words: each with its time, where that was asked for.
+        heads: the heads of cross-attention that the times were read off.
+        language: of what was said, where the model knows several.
+    """
+
+    end: float
+    segment: Segment | None = None
+    words: tuple[Word, ...] = ()
+    heads: tuple[Head, ...] = ()
+    language: str | None = None
+
+
 def transcribe(
     model: Whisper,
     sound: Sound,
@@ -76,6 +94,38 @@ def transcribe(
     """Write down what is said in a recording of any length and rate.
 
     Args:
+        model, sound, words, heads, language, sampling: as `hear` takes them.
+        progress: told the seconds that have been written down, after each window.
+
+    Raises:
+        ArgumentError, ModelError: as `hear`.
+    """
+    heard = []
+    for one in hear(model, sound, words=words, heads=heads, language=language, sampling=sampling):
+        heard.append(one)
+        if progress is not None:
+            progress(one.end)
+    segments = tuple(one.segment for one in heard if one.segment is not None)
+    text = " ".join(segment.text for segment in segments if segment.text)
+    found = tuple(word for one in heard for word in one.words)
+    return Transcript(text, segments, found, heard[-1].heads, heard[-1].language)
+
+
+@torch.no_grad()
+def hear(
+    model: Whisper,
+    sound: Sound,
+    *,
+    words: bool = False,
+    heads: Sequence[Head] | None = None,
+    language: str | None = None,
+    sampling: Sampling | None = None,
+) -> Iterator[Heard]:
+    """Write a recording down window by window; each is given out as soon as it is written.
+
+    The language and the heads of the first window that is not silent hold for all others.
+
+    Args:
         model: listens and writes.
         sound: the recording.
         words: whether to find out when each word was said.
@@ -83,7 +133,6 @@ def transcribe(
             list, or else those that follow this recording best.
         language: of what is said, as "en"; where the model knows several, it hears by default.
         sampling: how tokens are chosen; greedy by default.
-        progress: told the seconds that have been written down, after each window.
 
     Raises:
         ArgumentError: a sound without samples, or a language or heads that the model has not.
@@ -93,24 +142,20 @@ def transcribe(
         raise ArgumentError("the sound has no samples; wanted a recording of some length")
     samples = sound.at(RATE).samples.float()
     sampling = sampling or Sampling(max_tokens=max(1, (model.most or 2) // 2))
-    segments: list[Segment] = []
-    found: list[Word] = []
-    chosen = None if heads is None else tuple(heads)
+    chosen = () if heads is None else tuple(heads)
     for window in windows(samples, model.frames * HOP):
-        part = samples[window]
+        part, segment, found = samples[window], None, []
         if float(_loudness(part).max()) >= SILENCE:
             cache = listen(model, part)
-            language = language or _heard(model, cache)
+            language = language or _language(model, cache)
             prompt = model.marks.prompt(language)
-            segments.append(_write(model, cache, prompt, sampling, window))
-            if words and segments[-1].ids:
-                reading = follow(model, cache, prompt, segments[-1].ids, len(part))
-                chosen = chosen or model.marks.following or heads_that_follow(reading)
-                found += words_of(model, reading, chosen, part, window.start / RATE)
-        if progress is not None:
-            progress(window.stop / RATE)
-    text = " ".join(segment.text for segment in segments if segment.text)
-    return Transcript(text, tuple(segments), tuple(found), chosen or (), language)
+            segment = _write(model, cache, prompt, sampling, window)
+            if words and segment.ids:
+                reading = follow(model, cache, prompt, segment.ids, len(part))
+                if heads is None:
+                    chosen = chosen or model.marks.following or heads_that_follow(reading)
+                found = words_of(model, reading, chosen, part, window.start / RATE)
+        yield Heard(window.stop / RATE, segment, tuple(found), chosen, language)
 
 
 def listen(model: Whisper, samples: Float[Tensor, "samples"]) -> KeyValueCache:
@@ -146,7 +191,7 @@ def _loudness(samples: Float[Tensor, "samples"]) -> Float[Tensor, "places"]:
     return ((summed[width:] - summed[:-width]).clamp(min=0) / width).sqrt()
 
 
-def _heard(model: Whisper, cache: KeyValueCache) -> str | None:
+def _language(model: Whisper, cache: KeyValueCache) -> str | None:
     """Return the language that the model hears, where it knows several."""
     languages, start = model.marks.languages, model.marks.start
     if not languages or start is None:

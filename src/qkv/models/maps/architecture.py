@@ -23,7 +23,16 @@ from qkv.show.architecture import Architecture, CacheSize, Tower
 
 
 class Untold(Files):
-    """A folder whose tokenizer is left unread: a map needs none."""
+    """Files whose tokenizer is left unread: a map needs none."""
+
+    def __init__(self, files: Files) -> None:
+        """Take the files of whatever format."""
+        super().__init__(files.path)
+        self._files = files
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """Return what the files say."""
+        return self._files.json(name)
 
     def tokenizer(self) -> None:
         """Return nothing."""
@@ -41,7 +50,7 @@ def map_of(name_or_path: str | PathLike[str]) -> Architecture:
     path = find(name_or_path)
     found = look(path)
     family = family_of(found, FAMILIES)
-    model = shaped(family, configure(family, found), found, Untold(found.files.path))
+    model = shaped(family, configure(family, found), found, Untold(found.files))
     account(family, model, found)
     return architecture(model, _called(str(name_or_path), path), family.name)
 

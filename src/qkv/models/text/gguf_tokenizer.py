@@ -53,6 +53,9 @@ PATTERNS = {
 }
 """How text is cut into words, by the name in `tokenizer.ggml.pre`."""
 
+BEGUN = ("llama-bpe",)
+"""Where a text begins with a token of its own unless the file says no, as in llama.cpp."""
+
 
 def make_tokenizer(settings: Mapping[str, Any], path: Path) -> Tokenizer:
     """Make the tokenizer of a GGUF file.
@@ -69,7 +72,7 @@ def make_tokenizer(settings: Mapping[str, Any], path: Path) -> Tokenizer:
     if given.get("model") != "gpt2":
         raise ModelError(f"{path} has a tokenizer of kind {given.get('model')!r}; known: 'gpt2'")
     name = given.get("pre", "default")
-    if name not in PATTERNS:
+    if not isinstance(name, str) or name not in PATTERNS:
         raise ModelError(
             f"{path} cuts text into words as {name!r} does; known: {', '.join(PATTERNS)}"
         )
@@ -126,14 +129,16 @@ def _put_around(
     rules: tokenizers.Tokenizer, tokens: list[str], given: Mapping[str, Any], path: Path
 ) -> None:
     """Put the tokens that begin and end a text around it, where the file asks for them."""
+    by_default = given.get("pre") in BEGUN and "bos_token_id" in given
     template, used = ["$A"], []
-    for side, asked in (("bos", "add_bos_token"), ("eos", "add_eos_token")):
-        if not given.get(asked, False):
+    for side, default in (("bos", by_default), ("eos", False)):
+        if not given.get(f"add_{side}_token", default):
             continue
         number = given.get(f"{side}_token_id")
-        if not isinstance(number, int) or not 0 <= number < len(tokens):
+        if type(number) is not int or not 0 <= number < len(tokens):
             raise FileError(f"{path} asks for {side}_token_id {number!r} of {len(tokens)} tokens")
-        template = [tokens[number], *template] if side == "bos" else [*template, tokens[number]]
-        used.append((tokens[number], number))
+        template = [side, *template] if side == "bos" else [*template, side]
+        # by its number: a spelling may mean something to a template, such as "$A" and "a:1"
+        used.append({"id": side, "ids": [number], "tokens": [tokens[number]]})
     if used:
         rules.post_processor = TemplateProcessing(single=template, special_tokens=used)

@@ -105,6 +105,21 @@ class Tokenizer:
             raise ArgumentError(f"text is {_short(text)!r}: there is no token in it")
         return Tokens(tuple(found.ids), tuple(found.tokens), tuple(found.offsets), special)
 
+    def plain(self, text: str) -> tuple[int, ...]:
+        """Cut a text in which special tokens stand for nothing but their letters.
+
+        Raises:
+            ArgumentError: it holds characters that are no Unicode.
+        """
+        before = self._rules.encode_special_tokens
+        self._rules.encode_special_tokens = True
+        try:
+            return tuple(self._rules.encode(text, add_special_tokens=False).ids)
+        except TypeError as error:  # half of a surrogate pair, which no UTF-8 can hold
+            raise ArgumentError(f"text {text!r} holds characters that are no Unicode") from error
+        finally:
+            self._rules.encode_special_tokens = before
+
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """Return the text of some tokens.
 

@@ -22,10 +22,16 @@ def checked(
 
     Raises:
         ArgumentError: no prompts, one without a token or with more than the model has positions
-            for, one that holds no numbers of tokens, or a cache that does not fit.
+            for, one that holds no numbers of tokens, a cache that does not fit, or none where the
+            model writes from what an encoder read.
     """
     if isinstance(prompts, str) or not prompts:
         raise ArgumentError(f"prompts is {prompts!r}; wanted the tokens of one or more texts")
+    if model.from_source is not None and (cache is None or cache.memory is None):
+        raise ArgumentError(
+            f"a {type(model).__name__} writes from what its encoder has read, and there is none: "
+            f"call {model.from_source}, or say cache=model.read(source)"
+        )
     rows = [_row(i, prompt, model) for i, prompt in enumerate(prompts)]
     if cache is not None and cache.length:
         raise ArgumentError(f"the cache has read {cache.length} tokens already; wanted a fresh one")

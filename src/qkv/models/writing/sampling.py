@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkv.models.writing.options import Sampling as Sampling
+from qkv.models.writing.options import Sampling
 
 FEW = 1024
 """Tokens that are sorted first for top-p: seldom are more wanted, and all of them take longer."""
