@@ -3,10 +3,10 @@
     python -m benchmarks.generate --runs 3 --json generate.json
 
 Both read the same GGUF file, the same prompt of 128 tokens, and write 128 tokens greedily with
-nothing to end them. Before anything is timed the texts are compared: in float32 they have to be the
-same; in bfloat16, where tokens are often equally good, the share before they part is told. A step
-is one token that follows a prompt. Its floor is what cannot be left out: the products of all weights
-with one row, each in the layout and by the call that is fastest here.
+nothing to end them. Before anything is timed the texts are compared: in float32 they have to be
+the same; in bfloat16, where tokens are often equally good, the share before they part is told. A
+step is one token that follows a prompt. Its floor is what cannot be left out: the products of all
+weights with one row, each in the layout and by the call that is fastest here.
 """
 
 import argparse

@@ -15,8 +15,8 @@ from qkv.cli.texts import legible
 from qkv.models.hearing.sound import read_wav
 from qkv.models.hearing.transcribe import listen, transcribe
 from tests.models.conftest import whisper_folder as whisper_folder  # noqa: PLC0414
-from tests.models.listening import listener, spoken_at
 from tests.models.hearing.test_transcribe import recording as recording  # noqa: PLC0414
+from tests.models.listening import listener, spoken_at
 
 
 @pytest.fixture(scope="module")

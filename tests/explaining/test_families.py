@@ -287,7 +287,7 @@ def test_the_patches_of_a_picture_are_named_by_row_and_column(
     assert pixels[0, :, 3, 3].tolist() == [(1 - 0.25) / 0.5, (0 - 0.5) / 0.25, (0 - 0.75) / 2]
     for wrong in ("[1, 2]", "3", '["a", 1, 1]', "[0, 1, 1]", "[NaN, 1, 1]", "[true, 1, 1]"):
         (tmp_path / "preprocessor_config.json").write_text(f'{{"image_std": {wrong}}}')
-        with pytest.raises(ModelError, match="image_std is .*; wanted a number for each colour"):
+        with pytest.raises(ModelError, match=r"image_std is .*; wanted a number for each colour"):
             read(str(tmp_path / "red.png"), "any")
     (tmp_path / "preprocessor_config.json").unlink()
     monkeypatch.setattr(image, "MAX_IMAGE_PIXELS", 50)
@@ -308,11 +308,13 @@ def test_a_decoder_that_wrote_nothing_ranks_no_heads(tmp_path: Path, kind: str) 
         "encoder": Rows(tuple("abcdef"), tuple(range(6))), "decoder": Rows(tuple("abcd"), ()),
     }  # fmt: skip
     silent = ModelText(reading.model, rows, reading.kinds)
-    with pytest.raises(ArgumentError, match="the model wrote nothing.*--output"):
+    with pytest.raises(ArgumentError, match=r"the model wrote nothing.*--output"):
         silent.heads(kind=kind)
     assert silent.heads(kind="encoder").ranked
 
 
 def test_a_text_that_is_too_long_is_told_how_to_read_less_of_it(minilm_folder: Path) -> None:
-    with pytest.raises(ArgumentError, match="takes 1 to 512: choose fewer tokens .*--tokens 0:256"):
+    with pytest.raises(
+        ArgumentError, match=r"takes 1 to 512: choose fewer tokens .*--tokens 0:256"
+    ):
         read("a " * 600, str(minilm_folder))

@@ -1,6 +1,5 @@
 """BERT against Hugging Face's own, from the same files, state by state and head by head."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,10 +176,7 @@ def test_loading_draws_no_random_numbers_and_is_ready_for_use(tiny: Tiny) -> Non
 
 
 def test_a_text_over_the_models_positions_is_refused(minilm: Bert) -> None:
-    message = (
-        r"the text has 1002 tokens, the model takes 1 to 512: choose fewer tokens "
-        r"\(in the command: --tokens 0:256\)"
-    )
+    message = "the text has 1002 tokens, the model takes 1 to 512: choose fewer tokens$"
     with pytest.raises(ArgumentError, match=message):
         minilm.embed(["short", "map " * 1000])
     with pytest.raises(ArgumentError, match=message):
@@ -235,13 +231,14 @@ def test_a_model_takes_the_mean_and_length_one_where_its_folder_says_nothing(tin
 def test_an_encoder_says_that_it_writes_nothing(folder: Path) -> None:
     model = load(folder)
     for writes in (model.generate, model.stream):
-        with pytest.raises(ModelError, match="Bert is an encoder: it embeds .*smollm2"):
+        with pytest.raises(ModelError, match=r"Bert is an encoder: it embeds .*smollm2"):
             writes("x", max_tokens=3)
 
 
-def test_another_pooling_is_refused_before_anything_is_computed(minilm: Bert) -> None:
-    other = copy.copy(minilm)
-    other.pooling = Pooling(("cls_token",))
-    other.encoder = None  # type: ignore[assignment]
+def test_another_pooling_is_refused_before_anything_is_computed(
+    minilm: Bert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(minilm, "pooling", Pooling(("cls_token",)))
+    monkeypatch.setattr(Bert, "forward", None)
     with pytest.raises(ModelError, match="the pooling is cls_token; wanted mean_tokens"):
-        other.embed(["a"])
+        minilm.embed(["a"])

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from qkv.models.catalogue import FAMILIES, catalogue
+from qkv.models.formats.gguf_file import ARCHITECTURES
 from qkv.models.loading import FAMILIES as KNOWN
 from qkv.models.maps.architecture import map_of_original
 from qkv.models.named import NAMED, Package
@@ -17,6 +18,15 @@ def test_the_families_are_those_that_load_knows():
     patterns = {kin.pattern for kin in FAMILIES.values()}
     assert map_of_original().pattern in patterns
     assert patterns == {"encoder only", "decoder only", "encoder and decoder"}
+
+
+def test_what_is_told_of_families_and_formats_is_no_more_than_is_proved():
+    told = catalogue()
+    about = {kin["name"]: kin["about"] for kin in told["families"]}
+    assert about["vit"].endswith("proved on random weights only")
+    assert "TinyLlama" not in about["llama"]
+    (gguf,) = (form["holds"] for form in told["formats"] if form["name"] == "GGUF")
+    assert gguf == f"one .gguf file ({', '.join(ARCHITECTURES)})"
 
 
 def test_every_named_model_is_told_with_all_that_is_known_of_it():

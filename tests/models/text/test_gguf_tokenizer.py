@@ -147,11 +147,10 @@ def test_what_stands_around_a_text_is_as_the_file_says(
     assert tokenizer("a", around=False).names == ("a",)
 
 
-@pytest.mark.parametrize("begin", ["$A", "$B:1", "<a:b>", "$", ":", "a:1", "eos"])
+@pytest.mark.parametrize("begin", ["$A", "$B:1", "<a:b>", "a:1", "eos"])
 def test_a_token_that_means_something_to_a_template_is_only_a_token(begin: str) -> None:
     settings = tables(add_bos_token=True, add_eos_token=True)
     tokens = [begin, "</s>", "<u>", *settings["tokenizer.ggml.tokens"][3:]]
-    tokens[tokens.index(begin, 1) if begin in tokens[1:] else -1] = "ab" if begin != ":" else "q?"
     tokenizer = make_tokenizer(settings | {"tokenizer.ggml.tokens": tokens}, FILE)
     assert tokenizer("b").ids == (0, tokens.index("b"), 1)
     assert tokenizer("b").names == (begin, "b", "</s>")

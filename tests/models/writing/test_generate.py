@@ -3,14 +3,12 @@
 import random
 from pathlib import Path
 from types import SimpleNamespace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from qkv.errors import ArgumentError, ModelError
-from qkv.models.formats.files import Files
 from qkv.models.formats.files import Files
 from qkv.models.language import LanguageModel, WritingRules
 from qkv.models.writing.generate import Writer, stream, write
@@ -262,9 +260,11 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
 
 
 def test_options_are_known_by_name_in_generate_and_stream() -> None:
-    for writes in (Fake(scripted({}, 9)).generate, Fake(scripted({}, 9)).stream):
-        with pytest.raises(ArgumentError, match="there is no option max_new_tokens; known are"):
-            writes([[5]], max_new_tokens=5)
+    fake, message = Fake(scripted({}, 9)), "there is no option max_new_tokens; known are"
+    with pytest.raises(ArgumentError, match=message):
+        fake.generate([[5]], max_new_tokens=5)
+    with pytest.raises(ArgumentError, match=message):
+        fake.stream([5], max_new_tokens=5)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_forbidden_words_of_one_token_are_never_written(words: Any, wanted: set[
 
 @pytest.mark.parametrize("words", [[[4, 5]], [[4], [5, 6]], [[]], [4], 4, "ab", [None], {"a": 1}])
 def test_forbidden_words_that_cannot_be_obeyed_are_refused(words: Any) -> None:
-    with pytest.raises(ModelError, match="bad_words_ids holds .*; wanted lists of one token each"):
+    with pytest.raises(ModelError, match=r"bad_words_ids holds .*; wanted lists of one token each"):
         WritingRules.of(Said(bad_words_ids=words), NO_FILES)
 
 

@@ -129,7 +129,7 @@ def _put_around(
     rules: tokenizers.Tokenizer, tokens: list[str], given: Mapping[str, Any], path: Path
 ) -> None:
     """Put the tokens that begin and end a text around it, where the file asks for them."""
-    by_default = given.get("pre") in BEGUN and "bos_token_id" in given
+    by_default = given.get("pre") in BEGUN and given.get("bos_token_id") is not None
     template, used = ["$A"], []
     for side, default in (("bos", by_default), ("eos", False)):
         if not given.get(f"add_{side}_token", default):
