@@ -2,7 +2,7 @@
 
     python -m benchmarks.generate --runs 3 --json generate.json
 
-Both read the same GGUF file, the same prompt of 128 tokens, and write 128 tokens greedily with
+Both have the same weights, the same prompt of 128 tokens, and write 128 tokens greedily with
 nothing to end them. Before anything is timed the texts are compared: in float32 they have to be
 the same; in bfloat16, where tokens are often equally good, the share before they part is told. A
 step is one token that follows a prompt. Its floor is what cannot be left out: the products of all
@@ -36,6 +36,8 @@ from benchmarks.pairing import (
 from qkv import load
 from qkv.core.product import linear
 from qkv.models.decoder_only import DecoderOnly
+from qkv.models.llama import LLAMA
+from qkv.models.loading import look
 from qkv.models.named import find
 from qkv.models.writing.generate import write
 from qkv.models.writing.sampling import Sampling
@@ -64,15 +66,23 @@ class Writers:
 
     @classmethod
     def load(cls, dtype: torch.dtype) -> "Writers":
-        """Read the installed file by both."""
-        from transformers import AutoModelForCausalLM
+        """Read the installed file, and give Hugging Face's model the same numbers.
 
-        path = find("smollm2")
+        From a GGUF file it would multiply by packed weights, which are other numbers.
+        """
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        found = look(find("smollm2"))
         ours = load("smollm2", dtype=dtype)
         ours.rules = replace(ours.rules, ends=frozenset())
-        theirs = AutoModelForCausalLM.from_pretrained(
-            str(path.parent), gguf_file=path.name, dtype=dtype
-        )
+        with torch.device("meta"):
+            theirs = LlamaForCausalLM(LlamaConfig(**found.config)).to(dtype)
+        state = {LLAMA.source(name): p.contiguous() for name, p in ours.state_dict().items()}
+        state["lm_head.weight"] = state["model.embed_tokens.weight"]
+        theirs.load_state_dict(state, assign=True)
+        theirs.tie_weights()
+        rotary = type(theirs.model.rotary_emb)
+        theirs.model.rotary_emb = rotary(theirs.config)  # its buffers are in no file
         theirs.generation_config.eos_token_id = None
         return cls(ours, theirs.eval())
 
