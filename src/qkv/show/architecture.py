@@ -29,6 +29,9 @@ class Kind(StrEnum):
     OUTPUT = "output"
 
 
+NOTE = "Read it from the bottom upwards. Numbers at the right are parameters."
+"""How a map is read, in the terminal as in a picture."""
+
 ATTENTION = {
     Kind.SELF: "every token looks at every token",
     Kind.MASKED: "a token looks at itself and at what stands before it",

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from qkv.show.architecture import (
     ATTENTION,
+    NOTE,
     Architecture,
     Kind,
     Part,
@@ -47,8 +48,6 @@ WORDS = {ord("→"): "->", ord("√"): "sqrt "}
 
 GLYPHS = "".join(map(chr, (*ASCII, *WORDS)))
 """What an encoding has to have for the drawing in full."""
-
-NOTE = "Read it from the bottom upwards. Numbers at the right are parameters."
 
 
 @dataclass(frozen=True)

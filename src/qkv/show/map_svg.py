@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from qkv.show.architecture import (
     ATTENTION,
+    NOTE,
     Architecture,
     Kind,
     Part,
@@ -39,8 +40,6 @@ ICON = 56
 
 FLAT = (Kind.NORM, Kind.ADD, Kind.ADD_NORM)
 """Parts of one line."""
-
-NOTE = "Read it from the bottom upwards. Numbers at the right are parameters."
 
 
 @dataclass(frozen=True)
