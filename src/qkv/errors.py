@@ -42,3 +42,7 @@ class ModelError(QkvError, ValueError):
 
 class MissingPackageError(QkvError, ImportError):
     """An optional package that is not installed; the message says how to install it."""
+
+
+class RecordingError(QkvError, LookupError):
+    """A recording that holds no attention, or calls that do not make one matrix."""

@@ -20,6 +20,8 @@ from qkv.cli.transcribe import HELP as TRANSCRIBE_HELP
 from qkv.cli.transcribe import transcribe
 from qkv.cli.translate import HELP as TRANSLATE_HELP
 from qkv.cli.translate import translate
+from qkv.cli.watch import HELP as WATCH_HELP
+from qkv.cli.watch import WatchCommand, watch
 from qkv.errors import QkvError, VerificationError
 
 app = typer.Typer(
@@ -31,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(help=HELP)(explain)
+app.command(help=WATCH_HELP, cls=WatchCommand)(watch)
 app.command(help=EMBED_HELP)(embed)
 app.command(help=GENERATE_HELP)(generate)
 app.command(help=TRANSLATE_HELP)(translate)

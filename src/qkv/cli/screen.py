@@ -28,6 +28,7 @@ class Page:
 
     Attributes:
         width: columns that there are.
+        colours: whether it has any.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class Page:
         )
         self.width = max(NARROWEST, min(self._console.width, WIDEST))
         self._console.width = self.width  # rich prints nothing where COLUMNS is 0
+        self.colours = self._console.color_system is not None
 
     def add(self, *parts: RenderableType) -> None:
         """Put something below the rest."""

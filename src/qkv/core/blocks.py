@@ -47,12 +47,12 @@ def attention(
     k, v = k.contiguous(), v.contiguous()  # as q is now: a block's rows lie side by side
     out = q.new_empty(q.shape[0], q.shape[3], k.shape[1], groups, v.shape[-1])
     out = out.permute(0, 2, 3, 1, 4)  # tokens before heads in memory: what follows joins heads
-    height, width = _size(q.shape[3], k.shape[-2], groups)
+    height, width = block_size(q.shape[3], k.shape[-2], groups)
     for rows in runs(q.shape[3], height):
         columns, tile = reach(mask, rows, q.flatten(1, 2), k, batch)
         tile = _per_group(tile, q)
         r, c = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
-        for e, h in _parts(q.shape[0], k.shape[1], width):
+        for e, h in portions(q.shape[0], k.shape[1], width):
             part = tile if isinstance(tile, bool) else tile[e, h]
             operands = (q[e, h, :, r], k[e, h, c], v[e, h, c], part)
             out[e, h, :, r] = _block(*operands, softcap, dropout)
@@ -67,7 +67,7 @@ def _open(
     """softmax(Q Kᵀ) V where all is open, the queries scaled already: in the fewest calls."""
     out = q.new_empty(*q.shape[:-1], v.shape[-1])
     q3, k3, v3, out3 = (tensor.flatten(0, 1) for tensor in (q, k, v, out))
-    height, width = _size(q.shape[-2], k.shape[-2], 1)
+    height, width = block_size(q.shape[-2], k.shape[-2], 1)
     scratch = q.new_empty(min(width, len(q3)), height, k.shape[-2])  # fresh pages are slow
     for heads in (slice(run.start, run.stop) for run in runs(len(q3), width)):
         keys, values = k3[heads].mT, v3[heads]
@@ -79,7 +79,7 @@ def _open(
     return out
 
 
-def _size(queries: int, keys: int, groups: int) -> tuple[int, int]:
+def block_size(queries: int, keys: int, groups: int) -> tuple[int, int]:
     """Rows, and key/value heads, of a block: every thread gets a head, and its pairs its cache."""
     height = max(1, min(queries, ROWS, max(64, TALL // max(1, keys))))
     pairs = height * max(1, keys) * groups
@@ -87,7 +87,7 @@ def _size(queries: int, keys: int, groups: int) -> tuple[int, int]:
     return height, max(1, threads // groups, threads * PAIRS // pairs)
 
 
-def _parts(examples: int, heads: int, width: int) -> Iterator[tuple[slice, slice]]:
+def portions(examples: int, heads: int, width: int) -> Iterator[tuple[slice, slice]]:
     """Cut into runs of whole examples where several fit, of heads of one example where not."""
     for e in runs(examples, max(1, width // max(1, heads))):
         for h in runs(heads, width):
@@ -170,14 +170,14 @@ def reach(
     if not ahead:
         return range(min(1, keys)), False
     columns = range(ahead[0].start, ahead[-1].stop)
-    return columns, _four_axes(tile(rows, columns), batch)
+    return columns, four_axes(tile(rows, columns), batch)
 
 
 def tile_of(mask: Mask, q: Tensor, k: Tensor, batch: torch.Size) -> Tile:
     """Return the whole mask for these queries and keys, with four axes at most."""
     queries, keys = q.shape[-2], k.shape[-2]
     tile = mask.tile(range(queries), range(keys), queries=queries, keys=keys, device=q.device)
-    return _four_axes(tile, batch)
+    return four_axes(tile, batch)
 
 
 def runs(size: int, step: int) -> Iterator[range]:
@@ -186,7 +186,7 @@ def runs(size: int, step: int) -> Iterator[range]:
         yield range(start, min(size, start + step))
 
 
-def _four_axes(tile: Tile, batch: torch.Size) -> Tile:
+def four_axes(tile: Tile, batch: torch.Size) -> Tile:
     """Flatten the batch axes of a mask as those of the queries are flattened."""
     if isinstance(tile, bool) or tile.dim() <= 2:
         return tile

@@ -50,17 +50,17 @@ def attention(
         MaskError: the mask is no `Mask`, or does not fit.
         ArgumentError: dtypes differ, or a number is out of its range.
     """
-    _check(q, k, v, softcap, dropout)
+    check(q, k, v, softcap, dropout)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     batch = q.shape[:-3]
-    q4, k4, v4 = (q, k, v) if q.dim() == 4 else map(_four_axes, (q, k, v))
+    q4, k4, v4 = (q, k, v) if q.dim() == 4 else map(four_axes, (q, k, v))
     parts = _Parts(True, False, None)
     if mask is not None:
-        _check_mask(mask, q, k)
+        check_mask(mask, q, k)
         hiding, triangle, rest = mask.split(q.shape[-2], k.shape[-2])
         visible = True if hiding is None else blocks.tile_of(hiding, q4, k4, batch)
         parts = _Parts(visible, triangle, rest)
-        k4, v4 = _without_hidden(k4, v4, visible)
+        k4, v4 = without_hidden(k4, v4, visible)
     if softcap is not None or (mask and mask.trainable) or blocks.faster(q4, k4, v4):
         out = blocks.attention(q4, k4, v4, mask, batch, scale, softcap, dropout)
     else:
@@ -143,7 +143,7 @@ def _takes_both(q: Tensor, triangle: bool, dropout: float) -> bool:
     return not triangle or (own and plain)
 
 
-def _without_hidden(k: Tensor, v: Tensor, visible: Tile) -> tuple[Tensor, Tensor]:
+def without_hidden(k: Tensor, v: Tensor, visible: Tile) -> tuple[Tensor, Tensor]:
     """Put 0 where keys are hidden from every query: 0 · NaN would be NaN."""
     if visible is True:
         return k, v
@@ -153,7 +153,8 @@ def _without_hidden(k: Tensor, v: Tensor, visible: Tile) -> tuple[Tensor, Tensor
     return k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
 
 
-def _four_axes(tensor: Tensor) -> Tensor:
+def four_axes(tensor: Tensor) -> Tensor:
+    """Give q, k or v the axes (batch, heads, tokens, values)."""
     if tensor.dim() == 4:
         return tensor
     if tensor.dim() < 4:
@@ -165,7 +166,10 @@ def _cut(run: range) -> slice:
     return slice(run.start, run.stop)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, softcap: float | None, dropout: float) -> None:
+def check(
+    q: Tensor, k: Tensor, v: Tensor, softcap: float | None = None, dropout: float = 0.0
+) -> None:
+    """Raise where q, k and v do not fit each other, or a number is out of its range."""
     if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
         raise ArgumentError(
             f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; wanted one floating dtype"
@@ -187,11 +191,12 @@ def _check(q: Tensor, k: Tensor, v: Tensor, softcap: float | None, dropout: floa
 
 
 def _misfit(q: Tensor, k: Tensor, v: Tensor, why: str) -> ShapeError:
-    shapes = (tuple(tensor.shape) for tensor in (q, k, v))
-    return ShapeError("q is {}, k is {}, v is {}: ".format(*shapes) + why)
+    values = "" if v is k else f", v is {tuple(v.shape)}"  # of weights alone there are none
+    return ShapeError(f"q is {tuple(q.shape)}, k is {tuple(k.shape)}{values}: {why}")
 
 
-def _check_mask(mask: object, q: Tensor, k: Tensor) -> None:
+def check_mask(mask: object, q: Tensor, k: Tensor) -> None:
+    """Raise where it is no `Mask`, or has other axes than the similarities of q and k."""
     mask = wanted("mask", mask)
     mask.check(q.shape[-2], k.shape[-2])
     target = q.shape[:-2]

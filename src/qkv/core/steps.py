@@ -76,23 +76,42 @@ def attend(
 
     `note` follows the sentences on keys and values: whose they are, where heads share them.
     """
-    similarities = w.step(
-        Operation.PRODUCT_TRANSPOSED, f"{section}similarities", q, k, symbol=symbol,
-        says=f"how alike each query and each key are: their dot product{note}",
-    )  # fmt: skip
-    logits = _scaled(w, similarities, w.tensor(q).shape[-1], scale, section)
-    if softcap is not None:
-        logits = _capped(w, logits, softcap, section)
-    if mask is not None:
-        logits = w.step(
-            Operation.ADD, f"{section}masked", logits, mask, symbol="S + M",
-            says="−∞ where a token may not look",
-        )  # fmt: skip
-    weights = softmax(w, logits, section=section)
+    x = logits(
+        w, q, k, mask, scale=scale, softcap=softcap, section=section, symbol=symbol, note=note
+    )
+    weights = softmax(w, x, section=section)
     return w.step(
         Operation.PRODUCT, f"{section}output", weights, v, symbol="P V",
         says=f"each row mixes the values by its weights{note}",
     )  # fmt: skip
+
+
+def logits(
+    w: Working,
+    q: str,
+    k: str,
+    mask: str | None = None,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+    section: str = "",
+    symbol: str = "Q Kᵀ",
+    note: str = "",
+) -> str:
+    """cap(Q Kᵀ / √d_k) + M: what the softmax is taken of."""
+    similarities = w.step(
+        Operation.PRODUCT_TRANSPOSED, f"{section}similarities", q, k, symbol=symbol,
+        says=f"how alike each query and each key are: their dot product{note}",
+    )  # fmt: skip
+    x = _scaled(w, similarities, w.tensor(q).shape[-1], scale, section)
+    if softcap is not None:
+        x = _capped(w, x, softcap, section)
+    if mask is not None:
+        x = w.step(
+            Operation.ADD, f"{section}masked", x, mask, symbol="S + M",
+            says="−∞ where a token may not look",
+        )  # fmt: skip
+    return x
 
 
 def softmax(w: Working, x: str, *, section: str = "", symbol: str = "P") -> str:

@@ -17,6 +17,7 @@ from qkv.nn.attention import MultiHeadAttention
 from qkv.nn.explain import example_mask, explain
 from qkv.nn.explain_layer import explain_layer
 from qkv.nn.layers import EncoderLayer
+from qkv.weights.matrix import Weights
 
 CROSS = "cross"
 """The kind of attention in which a decoder looks at what an encoder gave."""
@@ -66,15 +67,12 @@ class Attended:
         """softmax(Q Kᵀ / √d_k + M) of every head: (heads, queries, keys)."""
         a = self.attention
         q, k, _ = a.project(self.enc_q[:1], self.enc_k[:1], self.enc_k[:1], self.angles)
-        k = k.repeat_interleave(a.num_heads // a.kv_heads, dim=-3)
-        logits = (q @ k.mT)[0] * (a.d_k**-0.5 if a.scale is None else a.scale)
-        if a.softcap is not None:
-            logits = a.softcap * torch.tanh(logits / a.softcap)
+        mask = None
         if self.mask is not None:
-            queries, keys = logits.shape[-2:]
-            logits += example_mask(self.mask, queries, keys, (0,)).to(logits)
-        weights: Array = logits.softmax(-1).nan_to_num().to("cpu", torch.float64).numpy()
-        return weights
+            mask = Mask.bias(example_mask(self.mask, q.shape[-2], k.shape[-2], (0,))[None].to(q))
+        weights = Weights(q, k, mask=mask, scale=a.scale, softcap=a.softcap)
+        whole: Array = weights.dense(weights.shape.numel())[0].to("cpu", torch.float64).numpy()
+        return whole
 
 
 def attended(model: nn.Module, *inputs: Tensor) -> dict[str, tuple[Attended, ...]]:

@@ -15,6 +15,7 @@ from qkv.models.hearing.spectrogram import HOP, RATE
 from qkv.models.whisper import Head, Whisper
 from qkv.nn.attention import MultiHeadAttention
 from qkv.nn.cache import KeyValueCache
+from qkv.weights.matrix import Weights
 
 STEP = 2 * HOP
 """Samples that the encoder makes one row of: 20 ms."""
@@ -87,9 +88,9 @@ def follow(
         def look(cross: nn.Module, given: tuple[Any, ...], _: object) -> None:
             assert isinstance(cross, MultiHeadAttention)
             q, k, _ = cross.project(given[0][:, first:], *given[1:3])
-            scale = cross.d_k**-0.5 if cross.scale is None else cross.scale
-            weights = (q @ k.mT * scale).softmax(-1)[0, :, :, :frames].float()
-            found.update({(layer, head): each for head, each in enumerate(weights)})
+            weights = Weights(q, k, scale=cross.scale)
+            heard = weights.tile(slice(None), slice(frames))[0].float()
+            found.update({(layer, head): each for head, each in enumerate(heard)})
 
         return look
 

@@ -1,0 +1,78 @@
+"""Near misses: what came near to an attention, and why it was none."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from qkv.recording.places import Place
+
+KEPT = 1000
+"""Different misses that are kept: a generation has new shapes at every step."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """One operation that was no attention: what it was, where, of which shape, and why."""
+
+    what: str
+    place: Place
+    shape: tuple[int, ...]
+    reason: str
+
+    def __str__(self) -> str:
+        path = self.place.path
+        within = "" if path is None else f" in {path or 'the model itself'}"
+        shape = f" {self.shape}" if self.shape else ""
+        return f"{self.what}{shape}: {self.reason} ({self.place.file}:{self.place.line}{within})"
+
+
+class Misses:
+    """What came near, each kind once with its number.
+
+    Attributes:
+        near: what entered a product, or should have, and how often.
+        apart: softmaxes of something else than a product: classifiers, routers.
+        opaque: operations that nothing can be seen in, by name.
+        notes: what limits the recording: compiled or scripted modules, other threads.
+    """
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self.near: Counter[Miss] = Counter()
+        self.apart: Counter[Miss] = Counter()
+        self.opaque: Counter[str] = Counter()
+        self.notes: list[str] = []
+
+    def add(
+        self, what: str, place: Place, shape: Iterable[int], reason: str, *, near: bool = True
+    ) -> None:
+        """Keep a miss."""
+        misses, miss = self.near if near else self.apart, Miss(what, place, tuple(shape), reason)
+        if miss in misses or len(misses) < KEPT:
+            misses[miss] += 1
+
+    def note(self, text: str) -> None:
+        """Keep a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def text(self, limit: int = 10) -> str:
+        """Say in lines what came nearest and why it was not recorded."""
+        lines = _lines(self.near, limit)
+        lines += [
+            f"{name} (nothing can be seen inside this operation)"
+            for name in _lines(self.opaque, limit)
+        ]
+        if not lines:
+            lines = ["no softmax fed a product", *_lines(self.apart, limit)]
+        return "\n".join([*lines, *self.notes])
+
+
+def _lines(counted: Counter[Miss] | Counter[str], limit: int) -> list[str]:
+    lines = [
+        str(what) if number == 1 else f"{what}, {number} times"
+        for what, number in counted.most_common(limit)
+    ]
+    if len(counted) > limit:
+        lines.append(f"and {len(counted) - limit} more")
+    return lines

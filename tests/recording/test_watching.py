@@ -1,0 +1,160 @@
+"""The block in which a model is watched."""
+
+import contextlib
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from qkv.errors import ArgumentError, RecordingError
+from qkv.recording.call import Call
+from qkv.recording.watching import watch
+from tests.recording import small
+from tests.recording.small import TwoLayers
+
+
+@pytest.fixture
+def model() -> TwoLayers:
+    return small.peaked(TwoLayers())
+
+
+X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.usefixtures("as_shipped")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"model": "bert"}, "model is a str; wanted a torch.nn.Module"),
+        ({"only": 3}, "only is a int; wanted a pattern"),
+        ({"keep": "all"}, "keep is 'all'; wanted 'inputs' or 'summary'"),
+        ({"on_call": 3}, "on_call is a int; wanted a function"),
+        ({"tokens": []}, "tokens is"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(
+    arguments: dict[str, object], says: str
+) -> None:
+    with pytest.raises(ArgumentError, match=says), watch(**arguments):  # type: ignore[arg-type]
+        pass
+
+
+def test_only_the_modules_that_match_are_recorded(model: TwoLayers) -> None:
+    with torch.no_grad(), watch(model, only="*.1") as seen:
+        model(X)
+    assert seen.paths == ("layer.1",)
+
+
+def test_a_pattern_without_a_match_lists_the_modules(model: TwoLayers) -> None:
+    with torch.no_grad(), watch(model, only="*.9") as seen:
+        model(X)
+    with pytest.raises(RecordingError, match=r"only='\*.9' matches none.*: layer.0, layer.1"):
+        list(seen)
+
+
+def test_without_a_model_whatever_runs_is_recorded(model: TwoLayers) -> None:
+    with torch.no_grad(), watch() as seen:
+        model(X)
+    assert seen.paths == ("TwoLayers.layer.0", "TwoLayers.layer.1")
+    assert seen.model == "whatever ran"
+
+
+def test_every_call_is_told_as_it_is_made(model: TwoLayers) -> None:
+    told: list[tuple[str | None, int, torch.Tensor]] = []
+
+    def on_call(call: Call) -> None:
+        told.append((call.path, call.index, call.weights.entropy()))
+
+    with torch.no_grad(), watch(model, on_call=on_call) as seen:
+        model(X)
+    assert [where[:2] for where in told] == [("layer.0", 0), ("layer.1", 0)]
+    assert torch.equal(told[1][2], seen["layer.1"].weights.entropy())
+    assert len(seen) == 2  # what the function computed is no attention of the model
+
+
+def test_what_on_call_raises_comes_after_the_block(model: TwoLayers) -> None:
+    def on_call(call: Call) -> None:
+        raise ZeroDivisionError
+
+    outputs = []
+    with pytest.raises(ZeroDivisionError), torch.no_grad(), watch(model, on_call=on_call):
+        outputs.append(model(X))
+    with torch.no_grad():
+        assert torch.equal(outputs[0], model(X))  # the model did not break
+
+
+def test_an_exception_of_the_model_passes_and_leaves_what_was_seen(model: TwoLayers) -> None:
+    def broken(module: nn.Module, given: object, output: object) -> None:
+        raise KeyError
+
+    hook = model.register_forward_hook(broken)
+    with watch(model) as seen, torch.no_grad(), contextlib.suppress(KeyError):
+        model(X)
+    assert len(seen) == 2
+    with pytest.raises(KeyError), watch(model) as seen:
+        model(X)
+    assert len(seen) == 2
+    hook.remove()
+    with torch.no_grad():
+        model(X)
+    assert len(seen) == 2  # nothing is seen after the block
+
+
+def test_it_can_be_asked_while_it_grows(model: TwoLayers) -> None:
+    with torch.no_grad(), watch(model) as seen:
+        assert len(seen) == 0
+        model(X)
+        first = seen["layer.0"].weights.entropy()
+        model(X[:1])
+        assert len(seen) == 4
+    assert torch.equal(first, seen.runs[0]["layer.0"].weights.entropy())
+    assert len(seen) == 4
+
+
+@pytest.mark.parametrize("inner", ["inputs", "summary"])
+def test_a_watch_inside_a_watch_sees_the_same(model: TwoLayers, inner: str) -> None:
+    with torch.no_grad(), watch(model) as outer, watch(model, keep=inner) as seen:
+        model(X)
+    assert [call.path for call in outer] == [call.path for call in seen] == ["layer.0", "layer.1"]
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, contextlib.nullcontext])
+@pytest.mark.parametrize("keep", ["inputs", "summary"])
+def test_outputs_are_the_same_bit_for_bit(context: type, keep: str) -> None:
+    model, ids = small.bert(), torch.randint(5, 90, (2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    with context():
+        plain = model(ids, attention_mask=mask).last_hidden_state
+        with watch(model, keep=keep):
+            watched = model(ids, attention_mask=mask).last_hidden_state
+    assert torch.equal(plain, watched)
+
+
+def test_summaries_are_in_full_precision_inside_autocast(model: TwoLayers) -> None:
+    entropies = []
+    for enabled in (False, True):
+        q = torch.randn(1, 2, 6, 4, generator=torch.Generator().manual_seed(1))
+        with (
+            torch.no_grad(),
+            torch.autocast("cpu", enabled=enabled),
+            watch(keep="summary") as seen,
+        ):
+            nn.functional.scaled_dot_product_attention(q.bfloat16(), q.bfloat16(), q.bfloat16())
+        (call,) = seen
+        assert call.summary is not None
+        entropies.append(call.summary.entropy)
+    torch.testing.assert_close(*entropies, rtol=0, atol=1e-6)
+
+
+def test_nothing_of_the_block_lives_on_when_the_recording_is_gone(model: TwoLayers) -> None:
+    with torch.no_grad(), watch(model) as seen:
+        model(X)
+    memory = seen["layer.0"].k.untyped_storage()
+    gone: list[bool] = []
+    weakref.finalize(memory, gone.append, True)
+    del seen, memory
+    gc.collect()
+    assert gone == [True]
