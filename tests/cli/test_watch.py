@@ -24,16 +24,20 @@ TEXT = "the coffee spilled on the laptop and it stopped working"
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "wanted a TEXT and --model, or a script"),
-        (["a text"], "'a text' is no script, whose name ends in .py; for a text say --model too"),
+        ([], "wanted a TEXT and --model, or a script, or a recording"),
+        (["a text"], "'a text' is no script (.py) and no recording (.safetensors); for a text say"),
         (["a text", "--head", "1.1"], "'a text' is no script"),
-        (["--model", "minilm"], "wanted a TEXT and --model, or a script"),
+        (["--model", "minilm"], "wanted a TEXT and --model, or a script, or a recording"),
         (["a", "b", "--model", "minilm"], "wanted one TEXT, got 2: put it into quotes"),
         (["no.py"], "no.py is not there; wanted a Python script"),
         (["folder.py"], "folder.py is not there; wanted a Python script"),
         (["--all", "script.py"], "--all cannot go with a script: say --model too"),
         (["--max-tokens", "3", "script.py"], "--max-tokens cannot go with a script"),
         (["--output=x", "script.py"], "--output cannot go with a script"),
+        (["--tokens", "1:2", "script.py"], "--tokens cannot go with a script"),
+        (["x.safetensors", "--tokens", "1:2"], "--tokens cannot go with a recording"),
+        (["x.safetensors", "y.safetensors"], "wanted one recording, got 2 names"),
+        (["x.safetensors"], "x.safetensors is not there; wanted a file that Recording.save wrote"),
         (["a", "--model", "minilm", "--head", "3"], "head is '3'; wanted an attention and a head"),
         (["a", "--model", "minilm", "--head", "0.1"], "head is '0.1'; wanted"),
         (["a", "--model", "minilm", "--head", "1.x"], "head is '1.x'; wanted"),
@@ -193,11 +197,52 @@ def test_one_head_is_drawn_told_and_written(qkv, tmp_path, minilm):
 
 def test_a_head_that_is_not_there_is_refused_and_nothing_written(qkv, tmp_path, minilm):
     file = tmp_path / "seen.safetensors"
-    for head, message in (("7.1", "there are attentions 1 to 6"), ("6.13", "heads 1 to 12")):
+    for head, message in (
+        ("7.1", "the attentions are 1 encoder.layers.0.attention, 2 encoder"),
+        ("6.13", "heads 1 to 12"),
+    ):
         ended = qkv("watch", "--model", "minilm", "a b", "--head", head, "--save", file)
         assert (ended.code, ended.out) == (2, "")
         assert message in ended.err
     assert not file.exists()
+
+
+def test_of_a_text_only_the_chosen_tokens_are_read(qkv, minilm):
+    told = json.loads(qkv("watch", "--model", "minilm", TEXT, "--tokens", "1:4", "--json").out)
+    assert told["tokens"]["encoder"] == ["[CLS]", "coffee", "spilled", "on", "[SEP]"]
+    assert told["attentions"][0]["keys"] == 5
+
+
+def test_a_head_too_large_for_a_workbook_is_refused_with_what_helps(qkv, tmp_path, minilm):
+    ended = qkv("watch", "--model", "minilm", "so " * 150, "--head", "1.3", "--excel",
+                tmp_path / "head.xlsx")  # fmt: skip
+    assert (ended.code, ended.out) == (2, "")
+    assert "head 1.3 has 152 × 152 weights; a workbook takes 128 tokens at most" in ended.err
+    assert "of a TEXT with --tokens 10:40" in ended.err
+
+
+def test_a_recording_is_told_as_what_it_recorded(qkv, tmp_path, minilm):
+    file = tmp_path / "seen.safetensors"
+    told = json.loads(qkv("watch", "--model", "minilm", TEXT, "--save", file, "--head", "4.10",
+                          "--json").out)  # fmt: skip
+    again = json.loads(qkv("watch", file, "--head", "4.10", "--json").out)
+    assert again["recording"] == "Bert"
+    for part in ("attentions", "heads"):
+        assert len(again[part]) == len(told[part])
+        for one, other in zip(again[part], told[part], strict=True):
+            assert one == pytest.approx(other, abs=1e-6, nan_ok=True)
+    assert again["head"] == told["head"]
+    text = qkv("watch", file, "--head", "4.10", "--excel", tmp_path / "head.xlsx").out
+    assert "Attention in Bert: 6 calls of 6 attentions" in text
+    assert "The clearest 3 of each kind" in text
+    assert "Head 4.10   queries × keys: 12 × 12" in text
+    assert "coffee" in cells_of(tmp_path / "head.xlsx")
+    text = qkv("watch", file, "--only", "*.3.*", "--all").out
+    assert "6 calls" not in text
+    assert "Every head" in text
+    ended = qkv("watch", file, "--only", "decoder*")
+    assert (ended.code, ended.out) == (2, "")
+    assert "no module matches 'decoder*'" in ended.err
 
 
 def test_only_the_modules_that_are_asked_for_are_recorded(qkv, minilm):
@@ -277,6 +322,42 @@ def test_with_json_stdout_is_one_object_and_the_script_speaks_on_stderr(qkv, scr
     assert told["script"] == "script.py"
     assert [one["calls"] for one in told["attentions"]] == [2, 2]
     assert np.array(told["head"]["weights"]).sum(1) == pytest.approx(np.ones(7), abs=1e-5)
+
+
+def test_a_head_that_is_not_there_does_not_cost_what_a_script_took_long_to_do(qkv, script):
+    path = script(ENCODER)
+    command = ("watch", "--head", "3.1", "--save", "seen.safetensors")
+    ended = qkv(*command, path, "5")
+    assert ended.code == 2
+    assert "4 calls of 2 attentions" in ended.out
+    assert "the attentions are 1 TransformerEncoder.layers.0, 2 Trans" in ended.err
+    assert len(Recording.load("seen.safetensors")) == 4
+    ended = qkv(*command, "--json", path, "5")
+    told = json.loads(ended.out)
+    assert (ended.code, told["head"], told["saved"]) == (2, None, "seen.safetensors")
+    assert len(told["attentions"]) == 2
+
+
+def test_of_what_runs_often_the_first_call_is_drawn_and_said_to_be(qkv, script):
+    told = qkv("watch", "--head", "2.1", script(ENCODER), "5").out
+    assert "queries × keys: 7 × 7, the first example, the first of 2 calls" in told
+
+
+def test_training_is_told_as_self_attention(qkv, script):
+    path = script("""
+        import torch
+        from torch import nn
+
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+        for _ in range(3):
+            layer(torch.randn(2, 7, 32)).square().mean().backward()
+            optimizer.step()
+        """)
+    told = json.loads(qkv("watch", "--json", path).out)
+    (attention,) = told["attentions"]
+    assert (attention["path"], attention["calls"]) == ("TransformerEncoderLayer.self_attn", 3)
+    assert attention["kind"] == "self"
 
 
 def test_options_behind_a_script_are_its_own(qkv, script):
@@ -384,7 +465,7 @@ def test_what_a_terminal_would_obey_is_shown_as_text(qkv, script, tmp_path):
     assert "[bold]�[31mx.py" in told
 
 
-PAGE = (Path(__file__).parents[2] / "docs" / "watch.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "watch_command.md").read_text("utf-8")
 NUMBER = re.compile(r"\d+\.\d+")
 LINE = re.compile(r"(?<=\.py:)\d+")
 

@@ -44,6 +44,14 @@ def test_scale_and_soft_cap_stand_before_the_mask(
     agree(plain, reference.attention(*case.arrays, case.added, scale), 2 * case.tolerance)
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.7])
+@pytest.mark.parametrize("kind", ["causal", "causal and padding", "causal and alibi"])
+def test_a_scale_of_zero_or_below_turns_no_mask_around(kind: str, scale: float) -> None:
+    case = problem(kind, **EQUAL)
+    out = attention(case.q, case.k, case.v, case.mask, scale=scale)
+    agree(out, reference.attention(*case.arrays, case.added, scale), 1e-12)
+
+
 @KINDS
 @SIZES
 def test_every_element_and_gradient_equals_the_reference(
@@ -315,7 +323,7 @@ def test_numbers_out_of_range_are_named() -> None:
         ArgumentError, match=r"dropout is 1\.0; wanted a probability from 0 to below"
     ):
         attention(x, x, x, dropout=1.0)
-    with pytest.raises(ArgumentError, match=r"q, k and v are torch.float32, torch.float64 and"):
+    with pytest.raises(ArgumentError, match=r"q is torch.float32 and k is torch.float64 and v is"):
         attention(x, x.double(), x)
     with pytest.raises(ArgumentError, match="wanted one floating dtype"):
         attention(x.int(), x.int(), x.int())

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.recording.call import Call
 from qkv.recording.operands import Operands, Operation
@@ -110,3 +112,23 @@ def real(lengths: list[int], keys: int = KEYS, side: str = "right") -> Tensor:
 def added(visible: Tensor, number: float) -> Tensor:
     """0 where visible, the number where not, as models add it."""
     return torch.zeros(visible.shape).masked_fill(~visible, number)
+
+
+class Largest(TorchDispatchMode):
+    """Notes the most numbers in any tensor that is made, views of what is given left out."""
+
+    def __init__(self, *given: Tensor) -> None:
+        super().__init__()
+        self.numbers, self.own = 0, {x.untyped_storage().data_ptr() for x in given}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the compiler is imported, for seconds
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> object:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.untyped_storage().data_ptr() not in self.own:
+            self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
+        return out

@@ -54,7 +54,9 @@ def applied(operation: Operation, x: Tensor) -> Tensor:
         "multiply": lambda: x * (number if operand is None else operand.double()),
         "add": lambda: x + (number if operand is None else (number or 1) * operand.double()),
         "fill": lambda: x.masked_fill(operand, number),
-        "where": lambda: torch.where(operand, x, operation.other().double()),
+        "where": lambda: torch.where(
+            operand, x, operation.other().double() if operation.other else number
+        ),
         "maximum": lambda: torch.maximum(x, operand.double()),
         "tanh": x.tanh,
         "negate": x.neg,

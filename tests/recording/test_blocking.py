@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from qkv.core.mask import Mask
+from qkv.core.mask_parts import Band
 from qkv.recording.blocking import Blocking
 from qkv.recording.masks import Added, Forbidden, narrowed, recognised
 from tests.recording.programs import real, triangle
@@ -63,3 +64,41 @@ def test_the_numbers_are_those_of_the_mask() -> None:
 def test_a_window_that_is_causal_is_both() -> None:
     blocking = read(window(9, 3, 0), 9, 9)
     assert (blocking.causal, blocking.offset, blocking.window) == (True, 0, (3, 0))
+
+
+@pytest.mark.parametrize(
+    ("mask", "words", "hidden"),
+    [
+        (Mask.keys(torch.tensor([True, False, True])), "1 keys hidden", [[1]]),
+        (Mask.keys(torch.tensor([[[True, False, True]]])), "1 keys hidden", [[1]]),
+        (Mask.padding([2, 3]), "0 to 1 keys hidden", [[2], []]),
+        (Mask.padding([2, 3], "left") & Mask.causal(), "causal, 0 to 1 keys hidden", [[0], []]),
+        (Mask.padding([2, 1]) | Mask.padding([1, 1], "left"), "0 to 1 keys hidden", [[], [1]]),
+    ],
+)
+def test_keys_hidden_by_any_kind_of_part_are_padding(
+    mask: Mask, words: str, hidden: list[list[int]]
+) -> None:
+    blocking = Blocking.of(mask, 3, 3)
+    assert str(blocking) == words
+    assert blocking.padding is not None
+    assert [row.nonzero().flatten().tolist() for row in blocking.padding] == hidden
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (None, 3, "window of all before and 3 after"),
+        (2, 20, "window of 2 before and all after"),
+        (0, 0, "causal, window of the own key alone"),
+        (2, 0, "causal, window of 2 before"),
+        (0, 3, "window of 3 after"),
+    ],
+)
+def test_a_side_without_an_edge_is_seen_whole(before: int | None, after: int, words: str) -> None:
+    assert str(Blocking.of(Mask((Band(before, after),)), 9, 9)) == words
+
+
+def test_pairs_that_differ_by_query_and_head_are_no_padded_queries() -> None:
+    rows = Mask.allow(torch.tensor([True, True, False])[:, None])
+    assert str(Blocking.of(rows, 3, 3)) == "pairs hidden one by one"

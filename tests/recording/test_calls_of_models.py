@@ -112,3 +112,14 @@ def test_asking_a_call_while_the_model_is_watched_records_nothing() -> None:
         call.explain(0).verify()
         assert call.contributions(0).projected
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_padding_on_the_left_in_half_precision_is_computed_as_the_model_did(
+    dtype: torch.dtype,
+) -> None:
+    """Rows of padding are hidden whole by a least value, which swallows the similarities."""
+    config = MODELS[1][1]
+    for call in calls_of(build("GPT2", config).to(dtype), padded_left=True):
+        assert call.form.least
+        assert call.error_eps < 16

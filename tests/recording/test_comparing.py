@@ -1,7 +1,10 @@
 """Two recordings side by side: where they depart, and in what."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from qkv.recording.comparing import apart
@@ -56,6 +59,47 @@ def test_a_changed_scale_is_named_with_both_numbers() -> None:
     assert "depart at call 2 of 2, encoder.layer.1.attention.self, in scale: 0.35" in repr(
         a.compare(b)
     )
+
+
+def changed_in_one_number(model: transformers.LlamaForCausalLM) -> None:
+    model.model.layers[1].self_attn.k_proj.weight.data[3, 5] += 0.5
+
+
+def changed_in_one_window(model: transformers.MistralForCausalLM) -> None:
+    model.config.sliding_window = 3
+
+
+def changed_in_one_scale(model: transformers.LlamaForCausalLM) -> None:
+    model.model.layers[1].self_attn.scaling *= 1.01
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    ("build", "change", "layer", "what"),
+    [
+        (small.llama, changed_in_one_number, 1, "k"),
+        (small.mistral, changed_in_one_window, 0, "mask"),
+        (small.llama, changed_in_one_scale, 1, "scale"),
+    ],
+)
+def test_two_models_that_differ_in_one_thing_depart_there(
+    build: Callable[[str], nn.Module],
+    change: Callable[[nn.Module], None],
+    layer: int,
+    what: str,
+    implementation: str,
+) -> None:
+    model = build(implementation)
+    change(model)
+    a, b = recorded(build(implementation)), recorded(model)
+    path = f"model.layers.{layer}.self_attn"
+    assert first(a, b) == first(b, a) == (path, what)
+    departed = a.compare(b).first
+    assert departed is not None
+    assert departed.beyond("output")  # what it changes is seen behind it
+    before = [c for c in departed.differences if c not in (what, "output")]
+    assert {departed.differences[part] for part in before} == {0.0}
+    assert f"depart at call {layer + 1} of 2, {path}, in {what}:" in repr(a.compare(b))
 
 
 def test_other_hidden_keys_are_a_mask_that_differs() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from qkv.errors import ArgumentError
 from qkv.recording.contributions import sizes_of
 from tests.recording.programs import (
     BATCH,
@@ -111,3 +112,11 @@ def test_sinks_make_contributions_smaller() -> None:
 def test_sizes_are_measured_with_as_many_numbers_as_a_value_has(n_out: int) -> None:
     v, projection = torch.randn(2, 1, 8, D_V), torch.randn(D_V, n_out)
     agree(sizes_of(v, projection), (v.double() @ projection.double()).norm(dim=-1), NEAR)
+
+
+def test_a_matrix_that_is_too_large_is_formed_when_told_to() -> None:
+    found = call_of(causal, random_qkv()).contributions(1)
+    numbers = BATCH * QUERIES * KEYS
+    with pytest.raises(ArgumentError, match=rf"or pass limit={numbers}"):
+        found.dense(limit=numbers - 1)
+    agree(found.dense(limit=numbers), found.dense(), 0)

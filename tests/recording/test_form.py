@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.core.mask_parts import Band, Pairs
 from qkv.recording.form import form_of
@@ -19,6 +16,7 @@ from tests.recording.programs import (
     KEYS,
     LEAST,
     QUERIES,
+    Largest,
     Program,
     Scores,
     added,
@@ -388,26 +386,6 @@ def test_the_triangle_of_a_fused_operation_needs_no_tensor(
         s.fill(~triangle(offset=at), -inf)
 
     agree(seen.weights.dense(), softmax_of(program, q, k, torch.float64), NEAR)
-
-
-class Largest(TorchDispatchMode):
-    """Notes the most numbers in any tensor that is made, views of the mask left out."""
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        self.numbers, self.own = 0, mask.untyped_storage().data_ptr()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or the compiler is imported, for seconds
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> object:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, Tensor) and out.untyped_storage().data_ptr() != self.own:
-            self.numbers = max(self.numbers, out.untyped_storage().nbytes() // out.element_size())
-        return out
 
 
 @pytest.mark.parametrize("shape", ["causal", "one by one", "padding", "biased"])

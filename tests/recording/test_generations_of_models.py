@@ -1,9 +1,13 @@
 """What real models write, joined into one matrix for the sequence."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import torch
 
-from qkv.errors import NameNotFoundError
+from qkv.errors import NameNotFoundError, RecordingError
+from qkv.recording.recording import Recording
 from qkv.recording.watching import watch
 from tests.recording import small
 
@@ -108,3 +112,68 @@ def test_two_texts_are_two_runs(ids: torch.Tensor) -> None:
     assert second["model.layers.0.self_attn"].shape == (1, 4, 8, 8)
     with pytest.raises(NameNotFoundError, match=r"2 matrices and not one.*choose a run, seen.runs"):
         seen["model.layers.0.self_attn"]
+
+
+def steps(model: torch.nn.Module, ids: torch.Tensor, change: Callable[[], None]) -> Recording:
+    """Read a prompt, change the model, and read four tokens one by one, gradients enabled."""
+    with watch(model) as seen:
+        cache = model(ids[:, :-4]).cache
+        change()
+        for at in range(ids.shape[1] - 4, ids.shape[1]):
+            cache = model(ids[:, at : at + 1], cache=cache).cache
+    return seen
+
+
+@pytest.mark.parametrize("ways", [("eager", "sdpa"), ("sdpa", "eager")])
+def test_a_prompt_and_steps_that_were_computed_in_two_ways_are_one_matrix(
+    ways: tuple[str, str],
+) -> None:
+    model, ids = small.llama(ways[0]), torch.randint(5, 90, (2, 9))
+    seen = steps(model, ids, lambda: model.set_attn_implementation(ways[1]))
+    joined = seen["model.layers.1.self_attn"]
+    with torch.no_grad():
+        whole = small.llama("eager")(ids, output_attentions=True).attentions[1]
+    torch.testing.assert_close(joined.weights.dense(), whole, rtol=0, atol=EXACT)
+    assert joined.error_eps < 16
+    assert "and" in joined.how
+    assert joined.blocking.causal
+    assert len(seen.table()) == 8
+
+
+def test_a_joined_matrix_answers_where_gradients_are_enabled() -> None:
+    model, ids = small.llama(), torch.randint(5, 90, (2, 9))
+    seen = steps(model, ids, lambda: None)
+    assert torch.is_grad_enabled()
+    joined = seen["model.layers.0.self_attn"]
+    with torch.no_grad():
+        whole = small.llama("eager")(ids, output_attentions=True).attentions[0]
+    found = joined.weights.dense()
+    assert not found.requires_grad
+    torch.testing.assert_close(found, whole, rtol=0, atol=EXACT)
+    torch.testing.assert_close(joined.weights @ joined.v, joined.output, rtol=0, atol=EXACT)
+    assert joined.weights.entropy().shape == (2, 4, 9)
+    assert joined.explain(1, 1).verify()
+    assert joined.contributions(2).projected
+
+
+def test_steps_that_make_no_single_matrix_say_so_and_break_nothing(tmp_path: Path) -> None:
+    model, ids = small.llama("eager"), torch.randint(5, 90, (2, 9))
+
+    def change() -> None:
+        model.model.layers[1].self_attn.scaling *= 2
+
+    seen = steps(model, ids, change)
+    with pytest.raises(RecordingError, match=r"'model.layers.1.self_attn' has no single matrix: "):
+        seen["model.layers.1.self_attn"]
+    assert seen["model.layers.0.self_attn"].shape == (2, 4, 9, 9)
+    assert "2 of 5 × 5 … 2 of 1 × 9" in repr(seen).split("\n")[3]
+    assert len(seen.table()) == 8
+    assert [call.shape[-2:] for call in seen.joined()] == [
+        (9, 9), (5, 5), (1, 6), (1, 7), (1, 8), (1, 9)
+    ]  # fmt: skip
+    assert seen.compare(seen).same
+    departed = seen.compare(steps(small.llama("eager"), ids, lambda: None)).first
+    assert departed is not None
+    assert departed.departs_in == "shape"
+    seen.save(tmp_path / "seen")
+    assert repr(Recording.load(tmp_path / "seen")) == repr(seen)

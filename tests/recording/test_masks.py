@@ -12,8 +12,10 @@ from qkv.core.mask import Mask
 from qkv.core.mask_parts import Band, as_bias
 from qkv.errors import MaskError
 from qkv.recording.blocking import Blocking
+from qkv.recording.form import form_of
 from qkv.recording.masks import Added, Forbidden, hides_all, narrowed, recognised
-from tests.recording.programs import real, triangle
+from qkv.recording.operands import Operands, Operation
+from tests.recording.programs import LEAST, Largest, real, triangle
 from tests.reference import agree
 
 
@@ -172,3 +174,24 @@ def test_parts_by_reference_answer_like_the_tensors_they_hold() -> None:
 def test_a_mask_of_another_size_is_refused() -> None:
     with pytest.raises(MaskError, match="queries or keys differ"):
         Mask((Forbidden(torch.zeros(1, 1, 5, 7).bool()),)).check(5, 8)
+
+
+def test_queries_without_a_key_are_looked_for_in_blocks_over_all_heads() -> None:
+    """A bias and a mask added as one, as T5 does: (batch, heads, queries, keys)."""
+    n = 256
+    visible = real([n, n - 40, n - 3, n], n)
+    values = torch.randn(1, 8, n, n).expand(4, -1, -1, -1).masked_fill(~visible, LEAST)
+    q, k = torch.randn(2, 4, 8, n, 3)
+    operands = Operands(q, k, k, q, (Operation("add", lambda: values),))
+    with Largest(values) as largest:
+        form = form_of(operands)
+    assert (form.plain, form.least) == (True, False)
+    assert 0 < largest.numbers < values.numel() / 2
+
+
+def test_a_part_that_only_adds_numbers_leaves_every_key_in_sight() -> None:
+    bias = Added(torch.randn(1, 2, 5, 5))
+    assert not hides_all(Mask((bias,)), 5, 5, torch.device("cpu"))
+    hidden = torch.zeros(1, 2, 5, 5).masked_fill(torch.eye(5)[3, :, None] == 1, -inf)
+    own = Added(hidden, hides=True)
+    assert hides_all(Mask((bias, own)), 5, 5, torch.device("cpu"))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from qkv.errors import RecordingError
 from tests.recording.recomputed import assert_explains_its_output, assert_nothing_changed, observe
 
 BATCH, HEADS, QUERIES, KEYS, D_K, D_V = 2, 3, 5, 7, 4, 6
@@ -210,3 +211,28 @@ def test_only_is_asked_before_a_call_is_kept() -> None:
     assert not observed.calls
     assert asked == ["0"]
     assert_nothing_changed(observed)
+
+
+def test_weights_multiplied_with_themselves_leave_the_attention_as_it_was() -> None:
+    q, k, v = (torch.randn(BATCH, HEADS, KEYS, D_K) for _ in range(3))
+
+    def run() -> Tensor:
+        weights = (q @ k.mT).softmax(-1)
+        return weights @ v + (weights @ weights).sum()
+
+    observed = observe(run)
+    assert_explains_its_output(observed.only)
+    assert "multiplied with itself" in observed.misses.text()
+
+
+def test_an_attention_whose_axes_became_one_says_which_it_was() -> None:
+    q, k, v = (torch.randn(BATCH, HEADS, KEYS, D_K) for _ in range(3))
+
+    def run() -> Tensor:
+        weights = (q @ k.mT).softmax(-1)
+        return weights @ v + (weights @ (weights @ torch.randn(KEYS, KEYS)).mT.exp()).sum()
+
+    observed = observe(run)
+    with pytest.raises(RecordingError, match="cannot be laid out") as raised:
+        [call.q for call in observed.calls]
+    assert __file__ in str(raised.value)

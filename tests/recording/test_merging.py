@@ -121,11 +121,37 @@ def test_steps_that_were_bent_in_other_ways_are_refused(missing: Operation) -> N
         merged(steps, whole.k, whole.v)
 
 
-def test_fused_and_written_out_steps_are_refused() -> None:
-    whole = sequence(4)
+@pytest.mark.parametrize("first_is_fused", [True, False])
+def test_fused_and_written_out_steps_of_one_program_are_one_matrix(first_is_fused: bool) -> None:
+    whole, triangle = sequence(4), torch.ones(1, 1, 3, 4).triu(1)
+    told = {"empty_is_zero": True, "how": "fused"}, {"how": "written out"}
+    first, second = told if first_is_fused else told[::-1]
+    causal = Operation("causal")
+    hidden = Operation("add", triangle.double, -1e30)
     steps = [
-        step(whole, range(3), range(4), empty_is_zero=True),
-        step(whole, range(3, 4), range(4)),
+        step(whole, range(3), range(4), causal if first_is_fused else hidden, **first),
+        step(whole, range(3, 4), range(4), **second),
     ]
-    with pytest.raises(RecordingError, match="written out and fused"):
-        merged(steps, whole.k, whole.v)
+    together = merged(steps, whole.k, whole.v)
+    assert not together.empty_is_zero
+    assert set(together.how.split(" and ")) == {"fused", "written out"}
+    plain = whole.q @ whole.k.repeat_interleave(2, 1).mT
+    open_ = torch.ones(4, 4, dtype=torch.bool).tril()
+    expected = plain.masked_fill(~open_, -math.inf).softmax(-1)
+    torch.testing.assert_close(logits(together).softmax(-1), expected)
+
+
+@pytest.mark.parametrize("number", [-math.inf, -1e30])
+def test_a_number_put_where_a_mask_is_false_keeps_to_its_rows(number: float) -> None:
+    whole, keep = sequence(5), torch.tensor([True, False, True, True]).view(1, 1, 1, 4)
+    where = Operation("where", lambda: keep, number)
+    steps = [
+        step(whole, range(4), range(4), where),
+        step(whole, range(4, 5), range(5)),
+    ]
+    together = logits(merged(steps, whole.k, whole.v))
+    plain = whole.q @ whole.k.repeat_interleave(2, 1).mT
+    torch.testing.assert_close(together[..., 4:, :], plain[..., 4:, :])
+    torch.testing.assert_close(together[..., :4, [0, 2, 3]], plain[..., :4, [0, 2, 3]])
+    assert (together[..., :4, 1] == number).all()
+    assert (together[..., :4, 4] == -math.inf).all()

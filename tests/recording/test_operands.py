@@ -11,7 +11,7 @@ from tests.recording.programs import random_qkv
 
 def test_an_operation_is_a_name_with_what_it_needs() -> None:
     assert [field.name for field in fields(Operation)] == [
-        "kind", "operand", "number", "other", "limits",
+        "kind", "operand", "number", "other", "limits", "function", "dtype",
     ]  # fmt: skip
     assert Operation("tanh") != Operation("tanh")  # tensors are not compared
 

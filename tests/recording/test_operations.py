@@ -1,11 +1,12 @@
 """What is done to the similarities before the softmax, and to the weights after it, is recorded."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.recording.recomputed import assert_explains_its_output, assert_nothing_changed, observe
 
@@ -49,7 +50,7 @@ BEFORE: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
     "a fill of one tensor": (lambda x: x.masked_fill(HIDDEN, torch.tensor(-9.0)), ["fill"]),
     "in place": (in_place, ["multiply", "fill", "add"]),
     "an assignment": (assigned, ["fill"]),
-    "a choice": (lambda x: torch.where(~HIDDEN, x, torch.tensor(-1e30)), ["fill"]),
+    "a choice": (lambda x: torch.where(~HIDDEN, x, torch.tensor(-1e30)), ["where"]),
     "a choice the other way": (lambda x: torch.where(HIDDEN, -torch.inf, x), ["fill"]),
     "a choice of tensors": (lambda x: torch.where(~HIDDEN, x, seeded(KEYS)), ["where"]),
     "a choice of tensors, other way": (lambda x: torch.where(HIDDEN, seeded(KEYS), x), ["where"]),
@@ -139,6 +140,60 @@ def test_dropout_is_recorded_with_its_noise(context: Callable) -> None:
     assert_nothing_changed(observed)
 
 
+def test_sinks_may_stand_before_the_similarities() -> None:
+    q, k, v = tensors()
+    sinks = torch.randn(BATCH, HEADS, QUERIES, 2)
+
+    def run(taken: slice) -> Tensor:
+        return torch.cat([sinks, q @ k.mT], -1).softmax(-1)[..., taken] @ v
+
+    observed = observe(lambda: run(slice(2, None)))
+    assert observed.only.sinks is not None
+    torch.testing.assert_close(observed.only.sinks(), sinks, atol=0, rtol=0)
+    assert_explains_its_output(observed.only)
+    for wrong in (slice(0, KEYS), slice(1, KEYS + 1)):
+        observed = observe(partial(run, wrong))
+        assert not observed.calls
+        assert "was not left out" in observed.misses.text()
+
+
+def test_noise_over_sinks_as_well_is_no_call_that_fails_when_asked() -> None:
+    q, k, v = tensors()
+    sinks = torch.randn(BATCH, HEADS, QUERIES, 1)
+
+    def run() -> Tensor:
+        return F.dropout(torch.cat([q @ k.mT, sinks], -1).softmax(-1), 0.4)[..., :-1] @ v
+
+    observed = observe(run)
+    assert not observed.calls
+    assert "axes that the similarities lack" in observed.misses.text()
+
+
+def test_what_is_empty_is_joined_without_a_trace() -> None:
+    project, x = nn.Linear(9, HEADS * D_K), torch.randn(BATCH, KEYS, 9)
+
+    def run() -> Tensor:
+        q = project(x).view(BATCH, KEYS, HEADS, D_K).transpose(1, 2)
+        q = torch.cat([q * 2, q[..., D_K:]], -1)  # rotated, and the rest of the width
+        return (q @ q.mT).softmax(-1) @ q
+
+    observed = observe(run)
+    assert observed.only.same_source is True
+    assert_explains_its_output(observed.only)
+
+
+def test_heads_that_talk_before_the_softmax_are_no_plain_attention() -> None:
+    (q, k, v), mix = tensors(), nn.Conv2d(HEADS, HEADS, 1)
+
+    def run() -> Tensor:
+        scores = q @ k.mT
+        return (scores + mix(scores)).softmax(-1) @ v
+
+    observed = observe(run)
+    assert not observed.calls
+    assert "convolution was applied to the similarities" in observed.misses.text()
+
+
 def test_sinks_are_appended_and_dropped() -> None:
     q, k, v = tensors()
     sinks = torch.randn(HEADS)[None, :, None, None].expand(BATCH, HEADS, QUERIES, 1)
@@ -168,3 +223,10 @@ def test_queries_scaled_beforehand_are_given_unscaled() -> None:
     assert [(o.kind, o.number) for o in observed.only.scores] == [("multiply", 0.125)]
     torch.testing.assert_close(observed.only.q, q, atol=0, rtol=0)
     torch.testing.assert_close(observed.only.k, k, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad])
+def test_dropout_has_the_probability_that_was_asked_for(context: Callable) -> None:
+    q, k, v = tensors()
+    observed = observe(lambda: F.dropout((q @ k.mT).softmax(-1), 0.2) @ v, context=context)
+    assert observed.only.dropout == 0.2

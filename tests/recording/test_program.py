@@ -1,25 +1,28 @@
 """A program run again tile by tile, against the same done to the whole."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from qkv.recording.operands import Operands, Operation
-from qkv.recording.program import LEAST, Program, narrow
+from qkv.recording.program import LOW, Program, narrow
 from tests.recording.programs import (
     BATCH,
     D_V,
     HEADS,
     KEYS,
     KV_HEADS,
+    LEAST,
     QUERIES,
     Scores,
     added,
+    call,
     random_qkv,
     repeated,
     softmax_of,
     triangle,
 )
-from tests.recording.programs import LEAST as LEAST_FLOAT
 from tests.reference import agree
 
 
@@ -92,18 +95,18 @@ def test_rows_hidden_by_a_least_number_are_shifted_and_no_others() -> None:
     visible = triangle(offset=-2)
 
     def program(s: Scores) -> None:
-        s.add(added(visible, LEAST_FLOAT))
+        s.add(added(visible, LEAST))
 
     operands, _ = operands_of(program)
     shift = Program.of(operands).shift
-    assert (shift[:, :, :2] < LEAST).all()
+    assert (shift[:, :, :2] < LOW).all()
     assert (shift[:, :, 2:] == 0).all()
     assert (Program.of(operands).tile(range(2), range(KEYS)) == 0).all()
 
 
 def test_what_comes_later_is_done_to_shifted_rows() -> None:
     visible = triangle(offset=-2)
-    operands, _ = operands_of(lambda s: s.add(added(visible, LEAST_FLOAT)))
+    operands, _ = operands_of(lambda s: s.add(added(visible, LEAST)))
     bias = torch.randn(1, 1, 1, KEYS)
     later = Program.of(operands).then(Operation("add", lambda: bias))
     agree(later.tile(range(1), range(KEYS))[0, 0], bias[0, 0], 0)
@@ -144,3 +147,39 @@ def test_the_reference_is_a_softmax() -> None:
     q, k, _ = random_qkv()
     rows = softmax_of(everything, q, k, torch.float64).sum(-1)
     agree(rows, torch.ones(BATCH, HEADS, QUERIES), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [(torch.float16, torch.finfo(torch.float16).min), (torch.bfloat16, -10000.0)],
+)
+def test_rows_hidden_by_a_least_number_are_rounded_as_the_model_rounded_them(
+    dtype: torch.dtype, number: float
+) -> None:
+    """What is left of a similarity beside −65504 or −10000 is a matter of its last places."""
+    q, k, v = (x.to(dtype) for x in random_qkv(peak=3.0))
+    mask = added(triangle(offset=-2), number).to(dtype)
+    x = (q @ repeated(k).mT) * 0.5 + mask
+    operations = (
+        Operation("multiply", number=0.5, dtype=dtype),
+        Operation("add", lambda: mask, dtype=dtype),
+    )
+    operands = Operands(q, k, v, (x.softmax(-1) @ repeated(v)), operations)
+    expected = x.double().softmax(-1)
+    program = Program.of(operands)
+    whole = range(QUERIES), range(KEYS)
+    agree(program.tile(*whole)[:, :, :2].double().softmax(-1), expected[:, :, :2], 1e-6)
+    rounding = torch.finfo(dtype).eps * float(x[x > -100].abs().max())  # of all other rows
+    agree(program.tile(*whole).double().softmax(-1), expected, 2 * rounding)
+    assert call(operands).error_eps < 16
+    inside = replace(operands, scores=tuple(replace(o, dtype=None) for o in operations))
+    wide = Program.of(inside).tile(*whole)[:, :, :2].softmax(-1)
+    assert float((wide - expected[:, :, :2]).abs().max()) > 0.1  # as a fused operation has it
+
+
+def test_one_head_of_a_program_is_that_of_the_whole() -> None:
+    operands, scores = operands_of(everything)
+    program = Program.of(operands)
+    for one in (program.head(1, 4), program.then(Operation("tanh")).head(1, 4)):
+        assert one.shape == (1, 1, QUERIES, KEYS)
+    agree(program.head(1, 4).tile(range(QUERIES), range(KEYS))[0, 0], scores.x[1, 4], 1e-5)

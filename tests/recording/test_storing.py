@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import safe_open, save_file
 
-from qkv.errors import FileError
+from qkv.errors import ArgumentError, FileError
 from qkv.recording.operands import Operands, Operation
 from qkv.recording.recording import Recording
 from qkv.recording.storing import HEADER
@@ -64,7 +64,8 @@ def same_tensor(a: torch.Tensor | None, b: torch.Tensor | None) -> None:
 
 def same_operations(a: tuple[Operation, ...], b: tuple[Operation, ...]) -> None:
     for one, other in zip(a, b, strict=True):
-        assert (one.kind, one.number, one.limits) == (other.kind, other.number, other.limits)
+        for name in ("kind", "number", "limits", "dtype"):
+            assert getattr(one, name) == getattr(other, name)
         same_tensor(one.operand and one.operand(), other.operand and other.operand())
         same_tensor(one.other and one.other(), other.other and other.other())
 
@@ -150,6 +151,17 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_a_file_may_be_read_by_whom_other_files_may(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        bert("sdpa").save(tmp_path / "seen")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "seen").stat().st_mode & 0o777 == 0o666 & ~umask
+
+
 def test_an_older_file_survives_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "seen"
     bert("sdpa").save(file)
@@ -205,6 +217,13 @@ def _top(name: str, value: object) -> Callable[[Any], None]:
     return change
 
 
+def _inner(part: str, name: str, value: object) -> Callable[[Any], None]:
+    def change(header: Any) -> None:
+        header[part][0][name] = value
+
+    return change
+
+
 DAMAGE: dict[str, Callable[[Any], None]] = {
     "another version": _top("version", 2),
     "no calls": _top("calls", None),
@@ -220,6 +239,23 @@ DAMAGE: dict[str, Callable[[Any], None]] = {
     "no scores": _last("scores", 3),
     "an order of calls that are none": _top("order", [77]),
     "what was kept of nothing": _top("keep", "everything"),
+    "a path that is a number": _inner("calls", "place", [3, "m.py", 4]),
+    "a run that is a text": _inner("calls", "run", "first"),
+    "an operation of the name 5": _last("how", 5),
+    "a source that is neither": _last("same_source", "yes"),
+    "more dropout than there is": _last("dropout", 7),
+    "true for a number": _last("q", True),
+    "no tokens": _top("tokens", []),
+    "tokens of unequal lengths": _top("tokens", [["a"], ["a", "b"]]),
+    "no generations": _top("generations", []),
+    "a call of another generation": _inner("generations", "calls", [1]),
+    "a call twice": _top("order", [0, 0]),
+    "a first key that is none": _inner("generations", "first", 10**9),
+    "fewer keys than none": _inner("generations", "used", -5),
+    "queries without a number": _view(2, [0, 0, 0, 0]),
+    "a fill of nothing": _last("scores", [{"kind": "fill"}]),
+    "a mask of another size": _last("scores", [{"kind": "add", "operand": 0}]),
+    "a mask that is code": _last("scores", [{"kind": "function"}]),
 }
 
 
@@ -235,3 +271,63 @@ def test_a_damaged_recording_is_refused(damage: str, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "damaged", {HEADER: json.dumps(header)})
     with pytest.raises(FileError, match="holds a recording that cannot be read: "):
         Recording.load(tmp_path / "damaged")
+
+
+def test_a_tensor_that_the_file_does_not_hold_is_refused(tmp_path: Path) -> None:
+    """One number with steps of 0 would be a matrix of any size."""
+    bert("eager").save(tmp_path / "seen")
+    with safe_open(tmp_path / "seen", "pt") as file:
+        header = json.loads(file.metadata()[HEADER])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    last = header["generations"][0]["last"]
+    for name in ("q", "output"):
+        header["views"][last[name]][2][2], header["views"][last[name]][3][2] = 10**9, 0
+    last["scores"] = []
+    save_file(tensors, tmp_path / "damaged", {HEADER: json.dumps(header)})
+    with pytest.raises(FileError, match="claims 1000000000 rows, and the file has one"):
+        Recording.load(tmp_path / "damaged")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_nothing_but_a_plain_file_is_replaced(tmp_path: Path) -> None:
+    seen, pipe = bert("sdpa"), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "to pipe").symlink_to(pipe)
+    for name in ("pipe", "to pipe"):
+        with pytest.raises(FileError, match="it is a device, a pipe or a socket"):
+            seen.save(tmp_path / name)
+        assert pipe.is_fifo()
+        with pytest.raises(FileError, match="is no file"):
+            Recording.load(tmp_path / name)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    with pytest.raises(FileError, match="cannot write"):
+        seen.save(tmp_path / "circle")
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "to pipe", "circle"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links")
+def test_behind_a_link_the_file_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    file, link = tmp_path / "there" / "seen", tmp_path / "link"
+    link.symlink_to(file)
+    bert("sdpa").save(link)
+    assert link.is_symlink()
+    assert file.is_file()
+    assert Recording.load(link).paths == Recording.load(file).paths
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_a_name_that_no_file_can_have_is_refused() -> None:
+    seen = bert("sdpa")
+    for name in ("", "a\0b", "\udcff.safetensors"):
+        with pytest.raises(FileError, match="names no file"):
+            seen.save(name)
+        with pytest.raises(FileError, match="names no file"):
+            Recording.load(name)
+    with pytest.raises(FileError, match="it is a folder"):
+        seen.save(".")
+    for value in (None, 3, b"seen"):
+        with pytest.raises(ArgumentError, match="wanted a path"):
+            seen.save(value)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="wanted a path"):
+            Recording.load(value)  # type: ignore[arg-type]

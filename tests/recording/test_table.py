@@ -45,7 +45,7 @@ def test_every_head_is_measured_over_the_tokens_that_are_no_padding(
         i = torch.arange(7)
 
         def mean(x: torch.Tensor) -> float:
-            return float(((x * real[:, 0]).sum(-1) / real[:, 0].sum(-1)).mean())
+            return float((x * real[:, 0]).sum() / real.sum())
 
         entropy = -torch.special.xlogy(p, p).sum(-1)
         distance = (p * (i[:, None] - i).abs()).sum(-1)
@@ -109,6 +109,27 @@ def test_means_over_several_inputs_are_weighted_by_their_queries(ids: torch.Tens
         model(ids[:1, :4])
     first, second = (run.table().heads[3].entropy for run in seen.runs)
     assert seen.table().heads[3].entropy == pytest.approx((14 * first + 4 * second) / 18)
+
+
+@pytest.mark.parametrize("keep", ["inputs", "summary"])
+def test_between_two_texts_nothing_is_said_of_positions(keep: str, ids: torch.Tensor) -> None:
+    model = small.bart()
+    with torch.no_grad(), watch(model, keep=keep) as seen:  # type: ignore[arg-type]
+        model(input_ids=ids, decoder_input_ids=ids)  # as many, and still two texts
+    table = seen.table()
+    cross = [head for head in table if head.path.endswith("encoder_attn")]
+    assert len(cross) == 8
+    for head in cross:
+        assert (head.distance, head.previous, head.itself) == (None, None, None)
+        assert head.kind not in ("previous token", "itself")
+        assert head.entropy > 0
+    for head in table:
+        if head not in cross:
+            assert None not in (head.distance, head.previous, head.itself)
+    line = next(line for line in repr(table).split("\n") if "encoder_attn" in line)
+    assert line.split()[-4:].count("–") == 3
+    alone = repr(seen.select("*encoder_attn").table()).split("\n")[1]
+    assert "distance" not in alone
 
 
 @pytest.mark.parametrize(

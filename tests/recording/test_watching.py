@@ -32,6 +32,7 @@ X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
         ({"keep": "all"}, "keep is 'all'; wanted 'inputs' or 'summary'"),
         ({"on_call": 3}, "on_call is a int; wanted a function"),
         ({"tokens": []}, "tokens is"),
+        ({"tokenizer": object()}, "tokenizer= was given without tokens=; wanted also what"),
     ],
 )
 def test_arguments_that_cannot_be_meant_are_refused(
@@ -158,3 +159,52 @@ def test_nothing_of_the_block_lives_on_when_the_recording_is_gone(model: TwoLaye
     del seen, memory
     gc.collect()
     assert gone == [True]
+
+
+def test_without_with_it_says_how_to_use_it(model: TwoLayers) -> None:
+    watched = watch(model)
+    for ask in (
+        lambda: watched.paths,
+        lambda: watched.runs,
+        lambda: watched["layer.1"],
+        lambda: list(watched),
+        lambda: "layer.1" in watched,
+    ):
+        with pytest.raises(RecordingError, match=r"with qkv.watch\(model\) as seen"):
+            ask()
+    assert not hasattr(watched, "no_such_thing")
+    with watched:
+        pass
+    with pytest.raises(RecordingError, match="was used before"), watched:
+        pass
+
+
+@pytest.mark.parametrize("what", ["q", "v", "mask"])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_what_is_written_into_after_the_block_is_refused(
+    what: str, fused: bool, gradients: bool
+) -> None:
+    q, k, v = (torch.randn(2, 2, 5, 4, requires_grad=gradients) for _ in range(3))
+    mask = torch.randn(1, 1, 5, 5)
+    with watch() as seen:
+        if fused:
+            nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        else:
+            torch.softmax(q @ k.mT / 2 + mask, -1) @ v
+    call = next(iter(seen))
+    assert call.error_eps < 16
+    with torch.no_grad():
+        {"q": q, "v": v, "mask": mask}[what].zero_()
+    with pytest.raises(RecordingError, match=f"{what}.* was written into after the block"):
+        _ = call.operands
+
+
+def test_what_is_written_into_within_the_block_is_recorded_as_it_was() -> None:
+    q, k, v = (torch.randn(2, 2, 5, 4) for _ in range(3))
+    mask = torch.rand(1, 1, 5, 5) < 0.8
+    with torch.no_grad(), watch() as seen:
+        nn.functional.scaled_dot_product_attention(q, k, v, mask)
+        q.zero_()
+        mask.fill_(False)
+    assert next(iter(seen)).error_eps < 16

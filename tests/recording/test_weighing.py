@@ -10,12 +10,14 @@ from torch import Tensor
 from qkv.errors import RecordingError
 from qkv.recording.call import Call
 from qkv.recording.operands import Operands, Operation
+from qkv.recording.weighing import weights_of
 from tests.recording.programs import (
     BATCH,
     HEADS,
     KEYS,
     LEAST,
     QUERIES,
+    Largest,
     Scores,
     added,
     call,
@@ -70,9 +72,15 @@ def test_a_sink_takes_all_of_a_row_that_a_least_number_hides() -> None:
     def program(s: Scores) -> None:
         s.add(added(triangle(offset=-2), LEAST))
 
-    seen = with_output(call_of(program, (q, k, v)), torch.zeros(BATCH, HEADS, QUERIES, KEYS))
-    seen = call(replace(seen.operands, sinks=lambda: sinks))
-    assert float(seen.weights.dense()[:, :, :2].abs().max()) == 0
+    scores = Scores(q.double() @ repeated(k).double().mT)
+    program(scores)
+    beside = sinks.double().expand(BATCH, HEADS, QUERIES, -1)
+    weights = torch.cat([scores.x, beside], -1).softmax(-1)[..., :KEYS]
+    seen = with_output(call_of(program, (q, k, v)), weights, sinks=lambda: sinks)
+    found = seen.weights.dense()
+    assert float(found[:, :, :2].abs().max()) == 0
+    agree(found, weights, NEAR)
+    assert float(found[:, :, 2:].sum(-1).min()) > 0.1  # the other rows keep theirs
 
 
 def test_a_mask_after_the_softmax_that_hides_the_same_leaves_padded_rows_empty() -> None:
@@ -179,3 +187,89 @@ def test_the_error_shows_what_was_recorded_wrongly(fault: object) -> None:
     assert right.error_eps < 16
     wrong = call(fault(right.operands))
     assert not wrong.error_eps < 100
+
+
+def test_a_nan_that_disagrees_is_as_far_as_can_be_and_no_unknown() -> None:
+    right = call_of(causal, random_qkv())
+    one = right.output.clone().index_fill(2, torch.tensor([3]), torch.nan)
+    for output in (one, torch.full_like(one, torch.nan)):
+        assert call(replace(right.operands, output=output)).error == inf
+
+
+def test_rows_that_are_nan_because_they_see_nothing_are_no_error_even_if_all_are() -> None:
+    hidden = torch.ones(1, 1, QUERIES, KEYS, dtype=torch.bool)
+    assert call_of(lambda s: s.fill(hidden, -inf), random_qkv()).error == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_scale_of_each_head_does_not_round_half_precision_again(dtype: torch.dtype) -> None:
+    """SwinV2: cosine similarities times a learned number."""
+    q, k, v = (torch.nn.functional.normalize(x, dim=-1).to(dtype) for x in random_qkv())
+    factor = (torch.rand(1, HEADS, 1, 1) * 30 + 10).to(dtype)
+    weights = softmax_of(lambda s: s.multiply(factor), q, k, torch.float64)
+    operations = (Operation("multiply", lambda: factor),)
+    seen = call(Operands(q, k, v, (weights @ repeated(v).double()).to(dtype), operations))
+    assert seen.form.plain
+    agree(seen.weights.dense(), weights, NEAR)
+
+
+def test_the_only_key_can_be_taken_away_after_the_softmax() -> None:
+    q, k, v = random_qkv(keys=1)
+    left = torch.tensor([1.0, 0.0]).view(BATCH, 1, 1, 1)
+    after = Operation("multiply", lambda: left)
+    seen = with_output(
+        call_of(lambda s: s.multiply(0.4), (q, k, v)),
+        left.expand(BATCH, HEADS, QUERIES, 1),
+        after=(after,),
+    )
+    agree(seen.weights.dense(), left.expand(BATCH, HEADS, QUERIES, 1), 0)
+    assert seen.error_eps < 16
+
+
+def test_a_head_that_is_switched_off_over_one_key_keeps_its_weight() -> None:
+    gain = torch.tensor([1.0, 0, 1, 1, 0, 1])[None, :, None, None]
+    after = Operation("multiply", lambda: gain)
+    seen = call_of(lambda s: s.multiply(0.4), random_qkv(keys=1), after=(after,))
+    agree(seen.weights.dense(), torch.ones(BATCH, HEADS, QUERIES, 1), 0)
+
+
+def test_a_bias_as_low_as_what_is_filled_in_leaves_that_its_weight() -> None:
+    """Beside a bias of −687 a similarity is no further off than the −687 that are filled in."""
+    q, k, v = random_qkv(peak=40.0)
+    q[:, :, 3] = 0  # all of its keys are at −687 then, those filled in among them
+    bias = torch.zeros(1, 1, QUERIES, 1)
+    bias[..., 3, :] = -687.0
+
+    def program(s: Scores) -> None:
+        s.add(bias.expand(1, 1, QUERIES, KEYS))
+        s.fill(~triangle(), -687.0)
+
+    norms = [float(x.norm(dim=-1).max()) for x in (q, k)]
+    assert 687 / 2 - 104 < norms[0] * norms[1] < 687 - 104  # no mask is added, one is filled in
+    seen = call_of(program, (q, k, v))
+    agree(seen.weights.dense(), softmax_of(program, q, k, torch.float64), 1e-4)
+    assert seen.error_eps < 64  # eps times logits of some hundreds
+
+
+def test_shares_of_single_weights_are_read_in_blocks() -> None:
+    n = 1100
+    q, k, v = torch.randn(3, 1, 2, n, 4)
+    left = torch.rand(1, 1, n, n)
+    seen = call(Operands(q, k, v, q, (), after=(Operation("multiply", lambda: left),)))
+    operands, form = seen.operands, seen.form
+    with Largest(left) as largest, torch.no_grad():
+        weights_of(operands, form).received()
+    assert 0 < largest.numbers < 2 * n * n / 2
+
+
+def test_what_is_taken_from_each_head_is_compared_in_blocks() -> None:
+    n = 1100
+    q, k, v = torch.randn(3, 2, 4, n, 4)
+    visible = triangle(n, n)
+    taken = (~visible).repeat(1, 4, 1, 1).expand(2, 4, n, n)
+    fill = Operation("fill", lambda: taken, 0.0)
+    seen = call(Operands(q, k, v, q, (Operation("fill", lambda: ~visible, -inf),), after=(fill,)))
+    operands, form = seen.operands, seen.form
+    with Largest(taken) as largest, torch.no_grad():
+        weights_of(operands, form)
+    assert 0 < largest.numbers < n * n

@@ -1,4 +1,4 @@
-"""Sixty architectures, each as it runs: nothing about them stands in the recorder."""
+"""A hundred architectures, each as it runs: nothing about them stands in the recorder."""
 
 import pytest
 import torch

@@ -123,6 +123,57 @@ def test_a_query_that_may_look_at_nothing_has_weights_of_zero() -> None:
     assert not (w @ case.v)[..., 2, :].any()
 
 
+def test_a_sink_of_nothing_beside_a_query_that_may_look_at_nothing() -> None:
+    may_look = torch.ones(5, 7, dtype=torch.bool)
+    may_look[2] = False
+    case = problem("none", heads=2, kv_heads=2, dtype=torch.float64)
+    sinks = torch.tensor([-torch.inf, 0.0]).double()
+    w = Weights(case.q, case.k, mask=Mask.allow(may_look), sinks=sinks)
+    plain = Weights(case.q, case.k, mask=Mask.allow(may_look))
+    agree(w.dense()[:, 0], array(plain.dense()[:, 0]), 1e-12)
+    agree(w.entropy()[:, 0], array(plain.entropy()[:, 0]), 1e-12)
+    assert not w.received().isnan().any()
+    assert w.logsumexp[:, :, 2].tolist() == [[-torch.inf, 0.0]] * 2
+
+
+def test_what_was_kept_without_gradients_is_not_given_where_they_are_wanted() -> None:
+    q, k = torch.randn(1, 2, 3, 4, requires_grad=True), torch.randn(1, 2, 5, 4)
+    w = Weights(q, k)
+    with torch.no_grad():
+        assert not w.logsumexp.requires_grad
+    assert w.logsumexp.requires_grad
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_answers_are_in_full_precision_under_an_autocast(trained: bool) -> None:
+    q, k, x = (torch.randn(1, 2, 5, 4, requires_grad=trained) for _ in range(3))
+    w = Weights(q, k)
+    asked_for = (lambda: w @ x, lambda: w.mT @ x, w.entropy, w.received, lambda: w.map(2, 2))
+    for ask in asked_for:
+        wanted = ask()
+        with torch.autocast("cpu", torch.bfloat16):
+            agree(Weights(q, k) @ x, array(w @ x), 1e-6)
+            got = ask()
+        assert got.dtype == torch.float32
+        agree(got, array(wanted), 1e-6)
+
+
+def test_the_largest_of_long_rows_are_found_in_groups() -> None:
+    q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 1003, 4)
+    k[:, :, 500:510] = k[:, :, :10]  # equal numbers
+    for dtype in (torch.float32, torch.float64):
+        w = Weights(q.to(dtype), k.to(dtype), scale=2.0)
+        for count in (1, 8, 40):
+            strongest(w, array(w.dense()), count, 1e-7)
+
+
+def test_no_keys_give_empty_answers() -> None:
+    w = Weights(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 0, 4))
+    assert w.map(2, 2).shape == (1, 2, 2, 0)
+    assert not w.entropy().any()
+    assert (w.logsumexp == -torch.inf).all()
+
+
 def test_what_padding_hides_has_no_influence_even_nan() -> None:
     case = problem("none", dtype=torch.float32)
     mask = Mask.padding([5, 3])
@@ -278,7 +329,18 @@ def test_what_does_not_fit_is_named(as_shipped: None) -> None:
         (lambda: w.top(8), "top got k=8; there are 7 keys"),
         (lambda: w.rows(5), "rows got 5; there are 5"),
         (lambda: w.tile(range(4, 9), 0), r"rows got range\(4, 9\)"),
-        (lambda: w.map(0, 3), "height=0"),
+        (lambda: w.map(0, 3), "height is 0; wanted a whole number from 1"),
+        (lambda: w.diagonal("a"), "offset is 'a'"),  # type: ignore[arg-type]
+        (lambda: w.dense("all"), "limit is 'all'"),  # type: ignore[arg-type]
+        (lambda: w[0, 2], r"weights\[\(0, 2\)\] would form the matrix; wanted .head"),
+        (lambda: w @ torch.ones(7, 1, dtype=torch.complex64), "x is torch.complex64"),
+        (lambda: w @ [[1.0]] * 7, "x is list; wanted a torch.Tensor"),  # type: ignore[operator]
+        (lambda: Weights(q.numpy(), k), "q is ndarray"),  # type: ignore[arg-type]
+        (lambda: Weights(q, k.double()), "q is torch.float32 and k is torch.float64; wanted one"),
+        (lambda: Weights(q[:0], k[:0]), "wanted one example, one head and one value"),
+        (lambda: Weights(q, k, scale=float("nan")), "scale is nan; wanted a finite number"),
+        (lambda: Weights(q, k, sinks=[1.0]), "sinks is list"),  # type: ignore[arg-type]
+        (lambda: Weights.of(q), "for q and k say Weights"),  # type: ignore[arg-type]
         (lambda: w.head(4), "head got h=4; wanted 0 to 3"),
         (lambda: Weights(q, k, softcap=0.0), "softcap is 0.0"),
     ):

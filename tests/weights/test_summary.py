@@ -24,7 +24,7 @@ def means(values: Array, counted: Array) -> Array:
     return (values * counted).sum(-1) / np.maximum(counted.sum(-1), 1.0)
 
 
-def by_words(p: Array, shift: int) -> tuple[Array, Array]:
+def by_words(p: Array, may_look: Array, shift: int) -> tuple[Array, Array]:
     """Weight on keys `shift` after an earlier occurrence of the query's word, pair by pair."""
     shares, present = np.zeros(p.shape[:-1]), np.zeros(p.shape[:-1])
     words = WORDS.tolist()
@@ -34,8 +34,8 @@ def by_words(p: Array, shift: int) -> tuple[Array, Array]:
             for j in range(own):
                 if words[e][j] == words[e][own] and j + shift < KEYS:
                     shares[e, :, i] += p[e, :, i, j + shift]
-                    present[e, :, i] = 1.0
-    return shares, present
+                    present[e, :, i] += may_look[e, :, i, j + shift]
+    return shares, present > 0
 
 
 @pytest.mark.parametrize("height", [7, 64])
@@ -65,11 +65,13 @@ def test_every_measure_is_that_of_the_dense_matrix(
     agree(s.received, (p * array(valid)[:, None, :, None]).sum(-2), 1e-11)
     agree(s.map, dense.regions(p, 4, 6), 1e-11)
     agree(s.weights, -np.sort(-p, -1)[..., :5], 1e-11)
-    if kind in ("none", "causal", "bias", "alibi", "causal and bias", "causal and alibi"):
-        # elsewhere some earlier occurrences are out of reach, and then their queries do not count
-        for measure, shift in ((s.same, 0), (s.induction, 1)):
-            shares, present = by_words(p, shift)
-            agree(measure, means(shares, real * present), 1e-11)
+    may_look = x > -np.inf
+    visible = may_look.sum(-1)
+    spread = dense.entropy(p) / np.log(np.maximum(visible, 2))
+    agree(s.spread, means(spread, real * (visible > 1)), 1e-11)
+    for measure, shift in ((s.same, 0), (s.induction, 1)):
+        shares, present = by_words(p, may_look, shift)
+        agree(measure, means(shares, real * present), 1e-11)
 
 
 def logits_towards(target: Tensor, n: int) -> Tensor:
@@ -118,8 +120,8 @@ def test_what_needs_words_or_separators_is_none_without() -> None:
 
 def test_a_name_needs_more_than_half_of_the_weight() -> None:
     half = Measures(1.0, 3.0, first=0.5, previous=0.3, itself=0.1)
-    assert kind_of(half, keys=8)[0] == "focused"
-    assert kind_of(half._replace(first=0.51), keys=8) == ("first token", 0.51)
+    assert kind_of(half, spread=0.48)[0] == "focused"
+    assert kind_of(half._replace(first=0.51), spread=0.48) == ("first token", 0.51)
 
 
 def test_heads_of_one_example_or_of_the_mean() -> None:
@@ -127,6 +129,51 @@ def test_heads_of_one_example_or_of_the_mean() -> None:
     s = w.summary()
     agree(torch.tensor([h.entropy for h in s.heads(batch=2)]), array(s.entropy[2]), 1e-6)
     agree(torch.tensor([h.entropy for h in s.heads()]), array(s.entropy.mean(0)), 1e-6)
+
+
+def test_examples_weigh_as_much_as_they_have_queries_that_count() -> None:
+    n = 8
+    repeats = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3], list(range(n))])  # the second repeats none
+    after = torch.tensor([0, 0, 0, 0, 1, 2, 3, 4])
+    q = logits_towards(after, n).expand(2, 1, n, n)
+    k = torch.eye(n).double().expand(2, 1, n, n)
+    s = Weights(q, k, scale=1.0).summary(words=repeats)
+    (head,) = s.heads()
+    assert head.induction == pytest.approx(1.0)
+    assert head.kind == "induction"
+
+
+def test_a_uniform_head_is_broad_however_few_keys_it_sees() -> None:
+    q, k = torch.zeros(1, 1, 5, 2), torch.zeros(1, 1, 512, 2)
+    seen = torch.arange(512) < 8
+    (head,) = Weights(q, k, mask=Mask.keys(seen[None])).summary(top=2).heads()
+    assert (head.kind, head.measure) == ("broad", pytest.approx(1.0))
+
+
+def test_queries_that_are_padding_have_no_influence_even_nan() -> None:
+    q, k = torch.randn(2, 3, 9, 4).double(), torch.randn(2, 3, 11, 4).double()
+    valid = torch.rand(2, 9) < 0.6
+    valid[:, 0] = True
+    clean = Weights(q, k).summary(valid=valid)
+    q = q.masked_fill(~valid[:, None, :, None], torch.nan)
+    spoiled = Weights(q, k).summary(valid=valid)
+    for name in (*Measures._fields[:5], "spread", "received"):
+        agree(getattr(spoiled, name), array(getattr(clean, name)), 1e-12)
+
+
+def test_positions_follow_the_offset() -> None:
+    q, k = torch.randn(1, 2, 5, 4).double(), torch.randn(1, 2, 12, 4).double()
+    w = Weights(q, k, mask=Mask.allow(torch.ones(5, 12, dtype=torch.bool).tril()))
+    filled = Weights(q, k[..., :5, :], mask=Mask.causal()).summary()
+    s = w.summary(offset=0)
+    for name in (*Measures._fields[:5], "spread"):
+        agree(getattr(s, name), array(getattr(filled, name)), 1e-12)
+
+
+def test_no_keys_make_an_empty_summary() -> None:
+    s = Weights(torch.randn(1, 2, 3, 4), torch.randn(1, 2, 0, 4)).summary()
+    assert s.map.shape == (1, 2, 3, 0)
+    assert not s.entropy.any()
 
 
 def test_what_does_not_fit_is_named(as_shipped: None) -> None:

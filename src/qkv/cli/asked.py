@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from qkv.cli.picture import Picture
     from qkv.recording.recording import Recording
 
+LISTED = 12
+"""Attentions that are listed where one is asked for that is not there."""
+
 
 class Head(NamedTuple):
     """Which head is drawn; both are counted from 1."""
@@ -33,7 +36,9 @@ class Head(NamedTuple):
     def among(self, attentions: "Sequence[Attention]") -> "Attention":
         """Return the attention whose head it is; raises ArgumentError where there is none."""
         if self.attention > len(attentions):
-            raise ArgumentError(f"head is {self}; there are attentions 1 to {len(attentions)}")
+            few = [f"{one.number} {printable(one.path)}" for one in attentions[:LISTED]]
+            more = f", … ({len(attentions)} in all)" if len(attentions) > LISTED else ""
+            raise ArgumentError(f"head is {self}; the attentions are {', '.join(few)}{more}")
         one = attentions[self.attention - 1]
         if self.head > one.facts.heads:
             raise ArgumentError(
@@ -43,6 +48,20 @@ class Head(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.attention}.{self.head}"
+
+
+class Reading(NamedTuple):
+    """What a model reads of a text, and writes.
+
+    Attributes:
+        tokens: "A:B", those of the text that it reads; all by default.
+        max_tokens: how many a decoder writes.
+        output: what a model of two towers has written.
+    """
+
+    tokens: str | None = None
+    max_tokens: int | None = None
+    output: str | None = None
 
 
 class Asked(NamedTuple):
@@ -71,13 +90,16 @@ class Asked(NamedTuple):
         if self.save is not None:
             yield f"recording: {printable(str(self.save))}"
 
-    def write_files(self, seen: "Recording", picture: "Picture | None") -> None:
-        """Write the files; raises FileError where that cannot be, ArgumentError for a head that
-        is too large."""
-        if self.excel is not None and picture is not None:
-            picture.write_workbook(self.excel)
+    def write_recording(self, seen: "Recording") -> None:
+        """Write the recording, where that is wanted; raises FileError where it cannot be."""
         if self.save is not None:
             seen.save(self.save)
+
+    def write_workbook(self, picture: "Picture | None") -> None:
+        """Write the workbook, where that is wanted; raises FileError where it cannot be,
+        ArgumentError for a head that is too large."""
+        if self.excel is not None and picture is not None:
+            picture.write_workbook(self.excel)
 
     def plain(self) -> dict[str, Any]:
         """Return the files as JSON has them."""

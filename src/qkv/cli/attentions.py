@@ -33,7 +33,7 @@ class Facts:
     Attributes:
         file, line: where in the source it ran.
         how: "written out", or the name of the fused operation.
-        kind: self or cross.
+        kind: self, cross or unknown.
         batch, heads, kv_heads, queries, keys, d_k, d_v: sizes of its first call.
         scale: None where heads or queries have their own.
         softcap: None where there is none.
@@ -60,11 +60,11 @@ class Facts:
     mask: str
 
     @classmethod
-    def of(cls, call: Call) -> "Facts":
-        """Look at one call."""
+    def of(cls, call: Call, kind: str) -> "Facts":
+        """Look at one call, whose kind is known of all calls of its module."""
         q, k, v = call.q.shape, call.k.shape, call.v.shape
         return cls(
-            call.file, call.line, call.how, call.kind,
+            call.file, call.line, call.how, kind,
             q[0], q[1], k[1], q[2], k[2], q[3], v[3],
             _number(call.scale), _number(call.softcap), call.dropout, call.sinks is not None,
             str(call.blocking),
@@ -80,17 +80,21 @@ class Attention:
         path: of its module; of one that attends several times in a run also which time.
         call: the first of its calls, or those of a generation in one.
         count: calls that there were.
+        kind: self or cross, where one of its calls says so.
+        generation: whether the call joins the steps of a generation.
     """
 
     number: int
     path: str
     call: Call
     count: int
+    kind: str
+    generation: bool
 
     @cached_property
     def facts(self) -> Facts:
         """What it is."""
-        return Facts.of(self.call)
+        return Facts.of(self.call, self.kind)
 
     @cached_property
     def error(self) -> tuple[float, float] | None:
@@ -122,15 +126,20 @@ def attentions_of(seen: Recording, counts: Mapping[Place, int] | None = None) ->
         RecordingError: nothing was recorded.
     """
     counts = Counter(call.place for call in seen) if counts is None else counts
-    first: dict[tuple[Place, int], Call] = {}
+    alone = set(seen)
+    found: dict[tuple[Place, int], list[Call]] = {}
     for call in seen.joined():
         # outside of every module there is no forward within which calls could be numbered
-        first.setdefault((call.place, 0 if call.path is None else call.index), call)
-    times = Counter(place for place, _ in first)
+        found.setdefault((call.place, 0 if call.path is None else call.index), []).append(call)
+    times = Counter(place for place, _ in found)
     return [
-        Attention(number, _named(call, times[place]), call, counts[place] // times[place])
-        for number, ((place, _), call) in enumerate(first.items(), start=1)
-    ]
+        Attention(
+            number, _named(calls[0], times[place]), calls[0], counts[place] // times[place],
+            next((call.kind for call in calls if call.kind != "unknown"), "unknown"),
+            calls[0] not in alone,
+        )
+        for number, ((place, _), calls) in enumerate(found.items(), start=1)
+    ]  # fmt: skip
 
 
 def described(attentions: Sequence[Attention], width: int) -> Iterator[Text]:

@@ -12,11 +12,15 @@ from torch import Tensor
 
 from qkv.cli.attentions import Attention
 from qkv.cli.screen import Page, can_spell
-from qkv.explaining.text import check_size
+from qkv.errors import ArgumentError
 from qkv.show.half_blocks import BLOCK, SHADES, Ink, drawn, room
+from qkv.show.sheets import ROWS
 
 MAPPED = 256
 """Rows and columns of the map in JSON at most; of more, each stands for several."""
+
+FEWER = "of a TEXT with --tokens 10:40"
+"""How a person has a model read less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +60,8 @@ class Picture:
         size = f"{_size(queries, height)} × {_size(keys, across)}"
         if self.attention.facts.batch > 1:
             size += ", the first example"
+        if self.attention.count > 1 and not self.attention.generation:
+            size += f", the first of {self.attention.count:,} calls"
         heading = Text(f"Head {self.attention.number}.{self.head}", "bold cyan")
         heading.append(f"   queries × keys: {size}", "dim")
         return [heading, Text(), drawn(values, rows, columns, width, ink)]
@@ -73,7 +79,13 @@ class Picture:
 
     def write_workbook(self, path: Path) -> None:
         """Write its calculation; raises ArgumentError where that is too large."""
-        check_size(*self._sizes, 1, cut=False)
+        if max(self._sizes) > ROWS:
+            size = " × ".join(map(str, self._sizes))
+            raise ArgumentError(
+                f"head {self.attention.number}.{self.head} has {size} weights; a "
+                f"workbook takes {ROWS} tokens at most: let the model read fewer tokens "
+                f"({FEWER})"
+            )
         call = self.attention.call
         keys = None if self.keys is self.queries else self.keys
         told = call.explain(self.head - 1, tokens=self.queries, key_tokens=keys)

@@ -1,9 +1,8 @@
 """What `qkv watch --model` prints: kinds of heads, measures, links in words, one head's picture."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from typing import Any
 
 from rich.console import RenderableType
@@ -12,17 +11,14 @@ from rich.text import Text
 from qkv.cli import printable
 from qkv.cli.asked import Asked, json_ready
 from qkv.cli.attentions import Attention, attentions_of, counted, described
+from qkv.cli.kinds import Heads, heads_of, measures, plain_heads
 from qkv.cli.linking import Linking, linking, ranked
 from qkv.cli.picture import Picture, ink
 from qkv.cli.screen import Page, can_spell, write_json
 from qkv.cli.texts import legible
 from qkv.cli.watched_model import Watched
-from qkv.show.head_table import SIGNS, grid, table
 from qkv.show.links import in_words
-from qkv.weights.summary import HeadSummary
 
-OF_A_KIND = 3
-"""Heads of each kind that the table shows, those that are it most."""
 LINKED = 8
 """Heads whose links are told."""
 
@@ -45,10 +41,9 @@ class Report:
         return attentions_of(self.watched.seen)
 
     @cached_property
-    def heads(self) -> list[tuple[Attention, list[HeadSummary]]]:
+    def heads(self) -> list[Heads]:
         """The measures of every head, attention by attention."""
-        found = iter(self.watched.seen.table())
-        return [(one, list(islice(found, one.facts.heads))) for one in self.attentions]
+        return heads_of(self.attentions, self.watched.seen)
 
     @cached_property
     def picture(self) -> Picture | None:
@@ -72,7 +67,8 @@ class Report:
         """Write files, and what is printed; nothing is printed where something is refused."""
         page = Page()
         plain, told = (self._plain(), []) if self.asked.json else (None, list(self._parts(page)))
-        self.asked.write_files(self.watched.seen, self.picture)
+        self.asked.write_workbook(self.picture)
+        self.asked.write_recording(self.watched.seen)
         if plain is not None:
             write_json(json_ready(plain))
             return
@@ -91,23 +87,12 @@ class Report:
             yield from self.picture.drawn(width, ink(page))
         else:
             yield from described(attentions, width)
-            yield from self._measures(width)
+            yield from measures(self.heads, width, everything=self.asked.everything)
             yield from self._links(width)
         for note in self.watched.seen.notes:
             yield Text(f"\nnote: {legible(note)}", "yellow")
         for line in self.asked.files():
             yield Text(f"\n{line}")
-
-    def _measures(self, width: int) -> Iterator[RenderableType]:
-        yield Text("\nWhat the heads are", "bold cyan")
-        yield from grid([(_name(one), heads) for one, heads in self.heads], width)
-        named = [(f"{one.number}.{i}", h) for one, x in self.heads for i, h in enumerate(x, 1)]
-        if not self.asked.everything:
-            named = _clearest(named)
-            yield Text(f"\nThe clearest {OF_A_KIND} of each kind", "bold cyan")
-        else:
-            yield Text("\nEvery head", "bold cyan")
-        yield from table(named, width)
 
     def _links(self, width: int) -> Iterator[RenderableType]:
         found = ranked(self.linked, LINKED)
@@ -133,26 +118,9 @@ class Report:
             "tokens": {tower: list(rows.names) for tower, rows in self.watched.rows.items()},
             "written": self.watched.written,
             "attentions": [one.plain() for one in self.attentions],
-            "heads": [
-                {"attention": one.number, "number": number, **asdict(head)}
-                for one, heads in self.heads
-                for number, head in enumerate(heads, start=1)
-            ],
+            "heads": plain_heads(self.heads),
             "links": [one.plain() for one in ranked(self.linked, len(self.linked))],
             "head": None if self.picture is None else self.picture.plain(),
             "notes": list(self.watched.seen.notes),
             **self.asked.plain(),
         }
-
-
-def _name(one: Attention) -> str:
-    return f"{one.number}"
-
-
-def _clearest(heads: list[tuple[str, HeadSummary]]) -> list[tuple[str, HeadSummary]]:
-    """Of each kind the heads that are it most."""
-    found: list[tuple[str, HeadSummary]] = []
-    for kind in SIGNS:
-        of_kind = [pair for pair in heads if pair[1].kind == kind]
-        found += sorted(of_kind, key=lambda pair: -pair[1].measure)[:OF_A_KIND]
-    return found

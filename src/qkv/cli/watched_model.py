@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from qkv.cli.asked import Asked
+from qkv.cli.asked import Asked, Reading
 from qkv.cli.progress import waiting
 from qkv.errors import ArgumentError
 from qkv.explaining.attended import CROSS
@@ -41,12 +41,11 @@ class Watched:
         return own, self.rows["encoder"] if CROSS in names else own
 
 
-def watch_model(
-    text: str, model: str, max_tokens: int | None, output: str | None, asked: Asked
-) -> None:
+def watch_model(text: str, model: str, reading: Reading, asked: Asked) -> None:
     """Let a model read a text, and say what each head looked at."""
     with waiting(f"loading {model}"):
-        taken = read(text, model, output=output)
+        taken = read(text, model, reading.tokens, reading.output)
+    max_tokens = reading.max_tokens
     if max_tokens is not None:
         _check_writer(taken, model)
     what = "reading" if max_tokens is None else "writing"

@@ -105,6 +105,8 @@ def _kernel(
 ) -> Tensor:
     """One fused call; widths are padded to be equal, or PyTorch would form n × n."""
     d_k, d_v = q.shape[-1], v.shape[-1]
+    if triangle and scale <= 0:  # the kernel scales the −∞ of its triangle, too: NaN, or +∞
+        q, scale = q * scale, 1.0
     if q.shape[1] != k.shape[1] and q.shape[2] == 1 and not triangle and _same_for_all(tile):
         # While text is written: the heads of a group become queries of one head, so that its
         # keys are read once instead of once a head.
@@ -171,9 +173,9 @@ def check(
 ) -> None:
     """Raise where q, k and v do not fit each other, or a number is out of its range."""
     if not q.dtype == k.dtype == v.dtype or not q.is_floating_point():
-        raise ArgumentError(
-            f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}; wanted one floating dtype"
-        )
+        each = {"q": q, "k": k} if v is k else {"q": q, "k": k, "v": v}
+        said = " and ".join(f"{name} is {tensor.dtype}" for name, tensor in each.items())
+        raise ArgumentError(f"{said}; wanted one floating dtype")
     if min(q.dim(), k.dim(), v.dim()) < 2 or not q.dim() == k.dim() == v.dim():
         raise _misfit(q, k, v, "wanted as many axes for each, (…, heads, tokens, values)")
     if q.shape[-1] != k.shape[-1]:
@@ -184,7 +186,7 @@ def check(
         raise _misfit(q, k, v, "batch axes (and the heads of keys and values) have to be equal")
     if q.dim() > 2 and (k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]):
         raise _misfit(q, k, v, f"{q.shape[-3]} heads cannot share {k.shape[-3]} key/value heads")
-    if softcap is not None and softcap <= 0:
+    if softcap is not None and not softcap > 0:
         raise ArgumentError(f"softcap is {softcap}; wanted a number above 0, or None")
     if not 0 <= dropout < 1:
         raise ArgumentError(f"dropout is {dropout}; wanted a probability from 0 to below 1")

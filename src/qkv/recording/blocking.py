@@ -1,12 +1,14 @@
 """`Blocking`: what the mask of an attention hides, in plain numbers and in words."""
 
 from dataclasses import dataclass
+from typing import TypeGuard
 
+import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from qkv.core.mask import Mask
-from qkv.core.mask_parts import Band, Pairs, Part
+from qkv.core.mask_parts import Band, Pairs, Part, Region
 from qkv.recording.masks import Added
 
 
@@ -42,9 +44,8 @@ class Blocking:
         """Read the parts of a mask."""
         parts: tuple[Part, ...] = () if mask is None else mask.parts
         bands = [part for part in parts if isinstance(part, Band)]
-        bools = [part for part in parts if isinstance(part, Pairs) and not part.is_bias]
-        over_keys = [p.values[..., 0, 0, :] for p in bools if p.only_keys(queries)]
-        over_rows = [p.values[..., 0, :, 0] for p in bools if p.values.shape[-1] == 1 < keys]
+        over_keys = [_keys_of(p, queries, keys) for p in parts if p.only_keys(queries)]
+        over_rows = [p.values[:, 0, :, 0] for p in parts if _only_queries(p, keys)]
         known = len(bands) + len(over_keys) + len(over_rows) + sum(p.is_bias for p in parts)
         own = None
         if bands:
@@ -66,9 +67,7 @@ class Blocking:
         if self.causal:
             said.append("causal" + self._aligned())
         if self.window is not None:
-            before, after = self.window
-            sides = [f"{n} {side}" for n, side in ((before, "before"), (after, "after")) if n]
-            said.append(f"window of {' and '.join(sides) or 'the own key alone'}")
+            said.append(f"window of {self._sides(*self.window)}")
         if self.padding is not None:
             hidden = self.padding.sum(-1).tolist()
             least, most = min(hidden), max(hidden)
@@ -80,6 +79,12 @@ class Blocking:
         if self.biased:
             said.append("numbers added")
         return ", ".join(said) or "all open"
+
+    def _sides(self, before: int | None, after: int | None) -> str:
+        """Say how far a window reaches; the side that a triangle closes goes without saying."""
+        reaches = ((before, "before"), (after, "after"))
+        sides = [f"{'all' if n is None else n} {side}" for n, side in reaches if n != 0]
+        return " and ".join(sides) or "the own key alone"
 
     def _aligned(self) -> str:
         if self.offset == self.keys - self.queries:
@@ -106,5 +111,19 @@ def _hidden(visible: list[Tensor]) -> Tensor | None:
     together = visible[0]
     for one in visible[1:]:
         together = together & one
-    hidden = ~together
-    return hidden[..., 0, :] if hidden.dim() > 2 else hidden
+    return ~together
+
+
+def _keys_of(part: Part, queries: int, keys: int) -> Bool[Tensor, "batch keys"]:
+    """What a part says of the keys, the same for every query."""
+    tile = part.tile(Region(range(1), range(keys), queries, keys), None)
+    if isinstance(tile, bool):
+        return torch.full((1, keys), tile)
+    return tile.expand(*tile.shape[:-1], keys).reshape(-1, keys)
+
+
+def _only_queries(part: Part, keys: int) -> TypeGuard[Pairs]:
+    """Whether a part hides the queries of padding: for all keys and heads alike."""
+    if not isinstance(part, Pairs) or part.is_bias or part.values.dim() != 4:
+        return False
+    return part.values.shape[-1] == 1 < keys and part.values.shape[1] == 1

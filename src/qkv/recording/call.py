@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -18,14 +18,14 @@ from qkv.recording.form import Form, form_of
 from qkv.recording.operands import Operands
 from qkv.recording.places import Place
 from qkv.recording.program import narrow
+from qkv.recording.readings import Readings
 from qkv.recording.undisturbed import undisturbed
+from qkv.recording.versions import Versions
 from qkv.recording.weighing import distance, tilted, weights_of
 from qkv.weights.matrix import Weights
+from qkv.weights.summary import Summary
 
-if TYPE_CHECKING:
-    from qkv.weights.summary import Summary
-
-LAID_OUT = ("operands", "form", "weights", "error")
+LAID_OUT = ("_laid_out", "form", "weights", "error")
 """What is worked out when it is first asked for, and again after the tensors moved."""
 
 
@@ -41,16 +41,20 @@ class Call:
         run: number of the outermost forward that it belongs to.
         index: which call of its path it is within its run.
         summary: what is left of it under `keep="summary"`, else None.
+        readings: what was read of masks before; those of one recording share it.
     """
 
     def __init__(self, place: Place, run: int, operands: Callable[[], Operands]) -> None:
         """Keep where it was; its tensors are laid out when first asked for."""
         self.place, self.run, self.index = place, run, 0
         self.summary: Summary | None = None
+        self.readings = Readings()
         self._source = operands
+        self._versions: Versions | None = None
 
     def forget_layout(self) -> None:
         """Work everything out again when it is next asked for: a tensor was replaced."""
+        self._versions = None
         for name in LAID_OUT:
             self.__dict__.pop(name, None)
 
@@ -64,9 +68,23 @@ class Call:
         source = self._source
         self.release(lambda: change(source()))
 
-    @cached_property
+    def close(self) -> None:
+        """Take down what its tensors are now: after the block nobody sees what is written."""
+        self._versions = Versions(self.operands)
+
+    @property
     def operands(self) -> Operands:
-        """What it was computed from, laid out as (batch, heads, tokens, width)."""
+        """What it was computed from, laid out as (batch, heads, tokens, width).
+
+        Raises:
+            RecordingError: one of its tensors was written into after the block.
+        """
+        if self._versions is not None:
+            self._versions.check(self.path or f"{self.file}:{self.line}")
+        return self._laid_out
+
+    @cached_property
+    def _laid_out(self) -> Operands:
         return self._source()
 
     @property
@@ -136,7 +154,7 @@ class Call:
     @undisturbed()
     def form(self) -> Form:
         """softmax(cap(Q Kᵀ · scale) + M), as far as what the model did is that."""
-        return form_of(self.operands)
+        return form_of(self.operands, self.readings)
 
     @property
     def scale(self) -> float | Float[Tensor, "#batch #heads #queries 1"]:
@@ -162,7 +180,13 @@ class Call:
     @cached_property
     @undisturbed()
     def weights(self) -> Weights:
-        """The attention matrix, never formed; before dropout.
+        """The attention matrix, never formed: softmax of the scores, before dropout.
+
+        What the model did after its softmax belongs to it as far as it hid keys or took a share
+        from each, by numbers from 0 to 1: these are then smaller, and rows no longer sum to 1.
+        What every weight of a row was multiplied by alike (a gate of a head, p / 2, p divided by
+        its row's sum once more) is no share of a key and is not in them: the output is
+        weights · V · that factor, and `error` is measured with it.
 
         Raises:
             RecordingError: what entered the second product were no weights.
@@ -174,8 +198,10 @@ class Call:
     def error(self) -> float:
         """max |weights · V − output| in units of the largest |output|.
 
-        The weights are those handed out, with dropout's noise where the model made it in sight;
-        NaN where a fused operation dropped weights and keeps to itself which.
+        It is how far the whole recomputation is from what the model went on with: the weights
+        handed out, then dropout's noise where the model made it in sight, and whatever the rows
+        were multiplied by after the softmax. NaN where a fused operation dropped weights and
+        keeps to itself which; ∞ where one of the two is not a number and the other is.
         """
         if self.dropout and self.operands.noise is None:
             return float("nan")

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from qkv.weights.matrix import Top, Weights
+from qkv.weights.matrix import DENSE, Top, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +59,13 @@ class Contributions:
         part = tilted @ torch.ones_like(self.sizes[..., None])
         return Top(found.weights * torch.where(part > 0, whole / part, 0.0), found.keys)
 
-    def dense(self) -> Float[Tensor, "batch 1 queries keys"]:
-        """Return the whole matrix."""
-        return self.weights.dense() * self.sizes[..., None, :]
+    def dense(self, limit: int = DENSE) -> Float[Tensor, "batch 1 queries keys"]:
+        """Return the whole matrix.
+
+        Raises:
+            ArgumentError: it has more than `limit` numbers.
+        """
+        return self.weights.dense(limit) * self.sizes[..., None, :]
 
 
 def sizes_of(

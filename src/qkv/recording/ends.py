@@ -52,24 +52,36 @@ def _masked_softmax(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     mask, kind = args[1], args[3] if len(args) > 3 else kwargs.get("mask_type")
     if mask.dim() == 2 and kind == 1:
         mask = mask[:, None, None]
-    _hidden_softmax(m, args[0], mask, out)
+    _hidden_softmax(m, args[0], out, mask)
 
 
 @handles("_nested_tensor_softmax_with_shape.default")
 def _nested_softmax(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     """PyTorch's fast path over sentences without their padding."""
     lengths = torch.tensor([sentence.shape[0] for sentence in args[1].unbind()])
-    padding = torch.arange(out.shape[-1]) >= lengths[:, None]
-    _hidden_softmax(m, args[0], padding[:, None, None], out)
+    padding = (torch.arange(out.shape[-1]) >= lengths[:, None])[:, None, None]
+    _hidden_softmax(m, args[0], out, padding, padding.mT)  # queries of padding are left at 0
 
 
-def _hidden_softmax(m: Matcher, x: Tensor, hidden: Tensor, out: Tensor) -> None:
+@handles("_transform_bias_rescale_qkv.default")
+def _transformed(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
+    """PyTorch's fast path: q / √d_k, k and v of one tensor, one after the other in memory."""
+    q = out[0]
+    whole = q.as_strided((3, *q.shape), (q.numel(), *q.stride()), 0)
+    node = Node("leaf", whole)
+    node.source, node.rescaled = object(), q.shape[-1] ** -0.5
+    node.split_heads(1 + 1, 1 + 3)
+    m.provenance.put(whole, node)
+
+
+def _hidden_softmax(m: Matcher, x: Tensor, out: Tensor, *hidden: Tensor) -> None:
     node = known(m, x)
     if node is not None and followed(node):
-        filled = Node("step", out, (node,))
-        filled.left, filled.strong, filled.source = node.left, node.strong, node.source
-        filled.step = Step("fill", m.provenance.hold(hidden), float("-inf"))
-        node = filled
+        for mask in hidden:
+            filled = Node("step", out, (node,))
+            filled.left, filled.strong, filled.source = node.left, node.strong, node.source
+            filled.step = Step("fill", m.provenance.hold(mask), float("-inf"))
+            node = filled
     m.softmax(node, out, -1, empty_is_zero=True)
 
 

@@ -6,7 +6,7 @@ by 8, add −10000 here, fill with the least number there, bend by tanh. This fi
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite
+from math import isfinite
 
 import torch
 from jaxtyping import Float
@@ -21,9 +21,10 @@ from qkv.recording.masks import (
     hides_all,
     narrowed,
     offset,
-    recognised,
+    open_,
 )
 from qkv.recording.operands import Lazy, Operands, Operation
+from qkv.recording.readings import Readings
 from qkv.recording.terms import VANISHING, Filled, Summand
 
 
@@ -54,6 +55,7 @@ class _Reader:
     """Reads a program, operation by operation."""
 
     operands: Operands
+    readings: Readings
     scale: float = 1.0
     factor: Tensor | None = None
     cap: float | None = None
@@ -81,6 +83,8 @@ class _Reader:
                 self._limit(constant(operation.operand, operation.number), None)
             case "clamp":
                 self._limit(*(operation.limits or (None, None)))
+            case "function":
+                self.plain = False
             case "causal":
                 own = int(operation.number or 0)
                 self.bands.append(Band(None, 0, offset(own, *self.shape)))
@@ -105,7 +109,7 @@ class _Reader:
             self.plain = False
         elif tensor.shape[-1] == 1:
             self.factor = tensor if self.factor is None else self.factor * tensor
-        elif all(bool(((b == 0) | (b == 1)).all()) for _, b in blocks_of(tensor)):
+        elif self.readings.once(tensor, "switch", lambda: _is_switch(tensor)):
             self.switches.append(tensor)
         else:
             self.plain = False
@@ -134,10 +138,10 @@ class _Reader:
     def _add(self, operation: Operation) -> None:
         if operation.operand is None:
             one = torch.full((1, 1, 1, 1), operation.number or 0.0, device=self.operands.q.device)
-            self.added.append(Summand(one, 1.0))
+            self.added.append(Summand(one, 1.0, self.readings))
             return
         factor = 1.0 if operation.number is None else operation.number
-        self.added.append(Summand(narrowed(operation.operand()), factor))
+        self.added.append(Summand(narrowed(operation.operand()), factor, self.readings))
 
     def _fill(self, operation: Operation) -> None:
         assert operation.operand is not None
@@ -146,7 +150,7 @@ class _Reader:
             self.plain = False
             return
         values = narrowed(operation.operand())
-        self.filled.append(Filled(values.bool(), operation.kind == "fill", number))
+        self.filled.append(Filled(values, operation.kind == "fill", number, self.readings))
 
     def _limit(self, low: float | None, high: float | None) -> None:
         if low is None and high is None:
@@ -156,60 +160,70 @@ class _Reader:
         if high is not None:
             self.ceilings.append(high)
 
-    @cached_property
+    @property
     def bound(self) -> float:
-        """No logit that something may be seen by is further from 0: ‖q‖ ‖k‖ |scale|, or the cap."""
+        """No logit that something may be seen by is further from 0."""
+        return self._most + 2 * sum(added.spread for added in self.added) + VANISHING
+
+    @cached_property
+    def _most(self) -> float:
+        """‖q‖ ‖k‖ |scale|, or the cap: no similarity is further from 0."""
         if self.cap is not None:
-            most = abs(self.cap)
-        else:
-            q = self.operands.q.float() * (1.0 if self.factor is None else self.factor.float())
-            k = self.operands.k.float()
-            norms = [float(t.norm(dim=-1).max()) if t.numel() else 0.0 for t in (q, k)]
-            most = norms[0] * norms[1] * abs(self.scale)
-        return most + 2 * sum(added.spread for added in self.added) + VANISHING
+            return abs(self.cap)
+        q = self.operands.q.float() * (1.0 if self.factor is None else self.factor.float())
+        k = self.operands.k.float()
+        norms = [float(t.norm(dim=-1).max()) if t.numel() else 0.0 for t in (q, k)]
+        return norms[0] * norms[1] * abs(self.scale)
+
+    def _tell_hiding(self) -> None:
+        """What does not hide counts in full, which raises the bound, by which less hides."""
+        told = True
+        while told:
+            told = False
+            for added in self.added:
+                if added.hides and not (added.low <= -VANISHING and self._vanishes(added.cut)):
+                    added.hides, told = False, True
 
     def _vanishes(self, number: float) -> bool:
         """Whether a logit of this size has no weight beside any other one."""
         return number <= BLOCKED or number <= -self.bound
 
     def form(self) -> Form:
+        self._tell_hiding()
         parts, finite = list(self.bands), bool(self.floors)
         for filled in self.filled:
             if not self._vanishes(filled.number):
                 self.plain = False
                 continue
-            parts += self._parts(filled, filled.values)
+            mask = filled.recognised(*self.shape)
+            parts += (filled.by_reference,) if mask is None else mask.parts
             finite |= isfinite(filled.number)
         for added in self.added:
             more, hidden = self._added_parts(added)
             parts += more
             finite |= hidden
         self._limits()
-        mask = Mask(tuple(parts)) if parts else None
-        self.plain &= all(self._are_hidden(mask, switch) for switch in self.switches)
+        whole = Mask(tuple(parts)) if parts else None
+        self.plain &= all(self._are_hidden(whole, switch) for switch in self.switches)
         device = self.operands.q.device
-        least = finite and mask is not None and hides_all(mask, *self.shape, device)
+        least = finite and whole is not None and hides_all(whole, *self.shape, device)
         scale, softcap = self.scale, None
         if self.cap is not None:  # m tanh(s x) = c tanh(s m x / c), c = |m|
             scale, softcap = self.scale * self.cap, abs(self.cap)
-        return Form(scale, self.factor, softcap or None, mask, self.plain, least)
+        return Form(scale, self.factor, softcap or None, whole, self.plain, least)
 
     def _added_parts(self, added: Summand) -> tuple[tuple[Part, ...], bool]:
         """What is added, as parts of a mask; whether a finite number of it hides."""
-        hides = added.low <= -VANISHING and self._vanishes(added.cut)
-        if not hides and added.low == 0 == added.spread:
+        hides = added.hides
+        if not hides and not added.spread:
             return (), False  # a mask that hides nothing
-        mask = recognised(added.values, added.closed, *self.shape) if hides else None
+        mask = added.recognised(*self.shape) if hides else None
         parts = () if mask is None else mask.parts
         if mask is None or added.spread:
             unread = hides and mask is None
             parts += (Added(added.values, added.factor, added.spread > 0, unread),)
         told = mask is not None or added.cut == BLOCKED  # else it is added as the number it is
         return parts, hides and told and added.finite
-
-    def _parts(self, filled: Filled, values: Tensor) -> tuple[Part, ...]:
-        mask = recognised(values, filled.closed, *self.shape)
-        return (filled.by_reference,) if mask is None else mask.parts
 
     def _are_hidden(self, mask: Mask | None, switch: Tensor) -> bool:
         """Whether what was multiplied by 0 is hidden by the mask (GPT: x b − 10000 (1 − b))."""
@@ -231,17 +245,16 @@ class _Reader:
         self.plain &= all(high >= -BLOCKED or high >= self.bound for high in self.ceilings)
 
 
-def open_(tile: Tensor) -> Tensor:
-    """Where a part of a mask lets look."""
-    return tile > -inf if tile.is_floating_point() else tile
-
-
-def form_of(operands: Operands) -> Form:
-    """Read the program of an attention."""
-    reader = _Reader(operands)
+def form_of(operands: Operands, readings: Readings | None = None) -> Form:
+    """Read the program of an attention; masks that were read for another one are not again."""
+    reader = _Reader(operands, readings or Readings())
     for operation in operands.scores:
         reader.read(operation)
     return reader.form()
+
+
+def _is_switch(values: Tensor) -> bool:
+    return all(bool(((block == 0) | (block == 1)).all()) for _, block in blocks_of(values))
 
 
 def constant(operand: Lazy | None, number: float | None) -> float | None:

@@ -2,6 +2,10 @@
 
 Each step has all keys so far. Kept are each step's queries and outputs, and the keys and values
 of the last one: those of the steps before are its first rows, which is checked as they come.
+
+Where beams change places the keys of a call are no rows of the next one's, so every piece between
+two changes keeps the keys of its own last call, all of them: if most steps change places, memory
+grows with the square of the length. Record with keep="summary" then.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,11 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from qkv.errors import RecordingError
 from qkv.recording.call import Call
 from qkv.recording.folding import is_folded, unfolded
 from qkv.recording.merging import Step, merged
 from qkv.recording.operands import Lazy, Operands, Operation
 from qkv.recording.rows import Rows
+from qkv.recording.undisturbed import undisturbed
 
 
 class Key(NamedTuple):
@@ -102,8 +108,24 @@ class Generation:
         if self._joined is None:
             first = self.calls[0]
             self._joined = Call(first.place, first.run, self._operands)
-            self._joined.index = first.index
+            self._joined.index, self._joined.readings = first.index, first.readings
         return self._joined
+
+    @property
+    def apart(self) -> str | None:
+        """Why its calls make no single matrix, though they continue each other; else None."""
+        if len(self.calls) == 1:
+            return None
+        try:
+            self.joined.operands  # noqa: B018  laid out once, and kept
+        except RecordingError as error:
+            return str(error)
+        return None
+
+    @property
+    def matrices(self) -> Sequence[Call]:
+        """All of it as one call, or its calls one by one where they make no single matrix."""
+        return self.calls if self.apart else [self.joined]
 
     def add(self, call: Call, continued: Continued, settle: "Settling") -> None:
         """Take up a step; the call before it reads its keys as rows of this one's from now on."""
@@ -150,6 +172,7 @@ class Generation:
         projection = self.last.operands.projection  # the same for all, and would hold old keys
         return replace(step.operands, k=k[..., rows, :], v=v[..., rows, :], projection=projection)
 
+    @undisturbed()
     def _operands(self) -> Operands:
         k, v = self.whole()
         used = k.shape[-2] if self.used is None else self.used

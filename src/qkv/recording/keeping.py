@@ -1,20 +1,20 @@
 """What is kept of the calls of a model: all that they were computed from, or a summary alone."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from typing import Literal, NamedTuple, NoReturn
 
-import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from qkv.errors import RecordingError
 from qkv.recording.call import Call
-from qkv.recording.joining import Generation, Joining, Key
+from qkv.recording.joining import Joining, Key
 from qkv.recording.measuring import Gathered, summarise
+from qkv.recording.readings import Readings
 from qkv.recording.tokens import Tokens
+from qkv.recording.undisturbed import undisturbed
 from qkv.weights.summary import Summary
 
 Keep = Literal["inputs", "summary"]
@@ -53,6 +53,7 @@ class Keeping:
         calls: in order, as keys.
         joining: generations among them.
         gathered: means of what was measured, where only summaries are kept.
+        readings: what was read of the masks that the calls share.
         notes: what has to be known about how it was recorded.
         failure: what was raised while a call was kept; the model went on.
     """
@@ -68,6 +69,7 @@ class Keeping:
         self.calls: dict[Call, None] = {}
         self.joining = Joining()
         self.gathered = Gathered()
+        self.readings = Readings()
         self.notes: list[str] = []
         self.failure: Exception | None = None
         self._facts: dict[Call, Facts] = {}
@@ -80,24 +82,33 @@ class Keeping:
         if self.failure is not None:
             return
         try:
-            with _undisturbed():
+            with undisturbed():
                 self._take(call)
         except Exception as failure:  # raised again after the block: the model must not break
             self.failure = failure
 
-    def facts(self, generation: Generation) -> Facts:
-        """Say in words what a call was, a generation as one."""
-        call = generation.joined
+    def facts(self, call: Call) -> Facts:
+        """Say in words what a call was."""
         return self._facts.get(call) or facts_of(call)
 
     def put(self, call: Call, facts: Facts | None = None) -> None:
         """Put a call in whose index is known, as from a file."""
+        call.readings = self.readings
         self.calls[call] = None
         if facts is not None:
             self._facts[call] = facts
 
+    def close(self) -> None:
+        """Have the calls know their tensors as they are now, at the end of the block."""
+        if self.keep != "inputs":
+            return
+        with undisturbed():
+            for generation in self.joining.of(self.calls):
+                with suppress(Exception):  # what has no layout says so when it is asked for
+                    generation.last.close()
+
     def _take(self, call: Call) -> None:
-        call.index = self._count(call)
+        call.index, call.readings = self._count(call), self.readings
         if self._on_call is not None:
             self._on_call(call)
         self.put(call)
@@ -147,18 +158,6 @@ def facts_of(call: Call) -> Facts:
         str(call.blocking),
         call.operands.how,
     )
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Compute as outside of the model: seen by no watch, in full precision, without gradients."""
-    with ExitStack() as stack:
-        stack.enter_context(_disable_current_modes())
-        stack.enter_context(torch.no_grad())
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
 
 
 def let_go(path: str | None) -> NoReturn:

@@ -1,6 +1,7 @@
 """Fused attention, by the names of its operations."""
 
 import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,8 @@ class Fused:
         mask: True lets, or numbers that are added.
         causal, dropout, scale: as the operation got them.
         keep: holds what the attention needs.
+        steps: what is done to the scaled similarities besides.
+        cells: tensors that these steps read.
     """
 
     def __init__(
@@ -35,14 +38,17 @@ class Fused:
         out: Tensor,
         keep: Provenance,
         *,
-        mask: Tensor | None,
-        causal: bool,
-        dropout: float,
-        scale: float | None,
+        mask: Tensor | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+        scale: float | None = None,
+        steps: tuple[Operation, ...] = (),
+        cells: Sequence[Held] = (),
     ) -> None:
         """Hold the operands."""
         self.projected: Projected | None = None
         self._name, self._causal, self._dropout = name, causal, dropout
+        self._steps = steps
         self._scale = operands[0].shape[-1] ** -0.5 if scale is None else scale
         q, *shared = operands
         self._operands = [_Operand(tensor, keep) for tensor in (q, *map(_once, shared))]
@@ -51,7 +57,7 @@ class Fused:
         self._out = Node("output", out)
         self._same_source = same_source(*(operand.node for operand in self._operands[:2]))
         self.cells = [operand.held for operand in self._operands] + [self._output]
-        self.cells += [] if self._mask is None else [self._mask]
+        self.cells += [*cells] if self._mask is None else [self._mask, *cells]
 
     @property
     def out(self) -> Node:
@@ -72,6 +78,7 @@ class Fused:
             scores.append(_masked(mask, None if groups is None else (rows, groups, k.shape[-2])))
         if self._causal:
             scores.append(Operation("causal"))
+        scores += self._steps
         return Operands(
             q=q,
             k=k,
@@ -102,7 +109,7 @@ class Fused:
         lineage = frozenset().union(*(factor.lineage for factor in width))
         folded = [factor for factor in rows if factor.lineage & lineage]
         alone = folded == rows and any(factor.lineage & lineage for factor in heads)
-        if not folded or self._causal or (len(folded) == len(rows) and not alone):
+        if not folded or self._causal or self._steps or (len(folded) == len(rows) and not alone):
             return None
         for mine, theirs in zip(self._out.axes[:3], (batch, heads, rows), strict=True):
             unify(mine, theirs)
@@ -162,17 +169,10 @@ class _Masked:
         return laid_out(mask, [*axes[:3], columns], (*groups, columns))
 
 
-class _Hidden(_Masked):
-    __slots__ = ()
-
-    def __call__(self) -> Tensor:
-        return ~super().__call__()
-
-
 def _masked(held: Held, folded: Folded | None) -> Operation:
     if held.tensor.is_floating_point():
         return Operation("add", _Masked(held, folded), 1.0)
-    return Operation("fill", _Hidden(held, folded), float("-inf"))
+    return Operation("where", _Masked(held, folded), float("-inf"))
 
 
 def _fused(name: str, mask_at: int | None, dropout_at: int, causal_at: int) -> None:

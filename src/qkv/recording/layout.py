@@ -41,6 +41,13 @@ class Laid:
         self.grouped = grouped
         self.instead = dict(instead or ())
 
+    def check(self) -> None:
+        """Raise UnclearError where it cannot be laid out, without doing it."""
+        wanted = {factor for group in self.groups for factor in resolved(group)}
+        mine = {self.instead.get(factor, factor) for factor in resolved(joined(self.axes))}
+        if not mine <= wanted:
+            raise UnclearError("an operand has axes that the similarities lack")
+
     def __call__(self) -> Tensor:
         """Return the view."""
         tensor = self.held.tensor

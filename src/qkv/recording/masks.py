@@ -4,21 +4,21 @@ A model hands its masks over as tensors of bools or of numbers. They are read by
 blocks of rows; whatever is recognised is compared with the tensor entry by entry first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from qkv.core.blocks import ROWS, runs
+from qkv.core.blocks import runs
 from qkv.core.mask import Mask
 from qkv.core.mask_parts import Band, Device, Pairs, Part, Region, Tile, settled
 from qkv.core.operations import BLOCKED
 from qkv.errors import MaskError
 
 PAIRS = 1 << 19
-"""Entries of a mask that are read in one go: they stay in a core's cache."""
+"""Pairs of query and key, over all heads, that are read in one go: they stay in a core's cache."""
 
 SAMPLES = 32
 """Rows at which the edges of a band are looked for; the whole is compared afterwards."""
@@ -29,9 +29,9 @@ Closed = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Forbidden:
-    """A tensor of bools in which True hides, by reference: nothing is turned round whole."""
+    """A tensor in which True, or what is not 0, hides; by reference: nothing is turned round."""
 
-    values: Bool[Tensor, "#batch #heads #queries #keys"]
+    values: Shaped[Tensor, "#batch #heads #queries #keys"]
     is_bias = False
 
     @property
@@ -45,7 +45,7 @@ class Forbidden:
 
     def tile(self, region: Region, device: Device) -> Tile:
         """Answer for a region: True where a query may look."""
-        return settled(~_part(self.values, region).to(device))
+        return settled(~part_of(self.values, region.rows, region.columns).to(device).bool())
 
     def only_keys(self, queries: int) -> bool:
         """Whether it says the same for every query and head."""
@@ -80,7 +80,7 @@ class Added:
 
     def tile(self, region: Region, device: Device) -> Tile:
         """Answer for a region: what is added, −∞ where that blocks."""
-        part = _part(self.values, region).to(device)
+        part = part_of(self.values, region.rows, region.columns).to(device)
         part = part.to(torch.promote_types(part.dtype, torch.float32))
         scaled = part if self.factor == 1 else part * self.factor
         return scaled.masked_fill(scaled <= BLOCKED, -torch.inf)
@@ -96,6 +96,18 @@ def narrowed(values: Tensor) -> Tensor:
         if size > 1 and stride == 0:
             values = values.narrow(axis, 0, 1)
     return values
+
+
+def part_of(values: Tensor, rows: range, columns: range) -> Tensor:
+    """Cut a tensor over pairs; an axis of 1 serves every row or column."""
+    if values.shape[-2] > 1:
+        values = values[..., rows.start : rows.stop, :]
+    return values[..., columns.start : columns.stop] if values.shape[-1] > 1 else values
+
+
+def open_(tile: Tensor) -> Tensor:
+    """Where a part of a mask lets look."""
+    return tile > -torch.inf if tile.is_floating_point() else tile
 
 
 def blocks_of(values: Tensor) -> Iterator[tuple[range, Tensor]]:
@@ -130,7 +142,7 @@ def recognised(values: Tensor, closed: Closed, queries: int, keys: int) -> Mask 
     # Keys outside the band of every query are hidden by it already: they are no padding.
     positions = torch.arange(keys, device=values.device)
     visible = visible | (positions < first) | (positions > queries - 1 + last)
-    parts: tuple[Part, ...] = () if band is None else (band,)
+    padded_queries = False
     for rows, block in blocks_of(values):
         may_look = ~closed(block)[:, 0]
         expected = _expected(visible, rows, first, last)
@@ -138,8 +150,11 @@ def recognised(values: Tensor, closed: Closed, queries: int, keys: int) -> Mask 
             continue
         if not torch.equal(may_look, expected & looking[:, rows.start : rows.stop, None]):
             return None
-        parts = (*parts[: band is not None], Pairs(looking[:, None, :, None]))  # padded queries
-    return _joined(parts, visible)
+        padded_queries = True
+    parts: list[Part] = [] if band is None else [band]
+    if padded_queries:
+        parts.append(Pairs(looking[:, None, :, None]))
+    return _joined(tuple(parts), visible)
 
 
 def hides_all(mask: Mask, queries: int, keys: int, device: torch.device) -> bool:
@@ -147,16 +162,22 @@ def hides_all(mask: Mask, queries: int, keys: int, device: torch.device) -> bool
     plain = _bands_and_keys(mask.parts)
     if plain is not None:
         return _nothing_left(*plain, queries, keys, device)
-    for rows in runs(queries, ROWS):
-        tile = mask.tile(rows, range(keys), queries=queries, keys=keys, device=device)
+    hiding = Mask(tuple(p for p in mask.parts if not isinstance(p, Added) or p.hides))
+    for rows in runs_under(hiding.leading_axes, queries, keys):
+        tile = hiding.tile(rows, range(keys), queries=queries, keys=keys, device=device)
         if isinstance(tile, bool):
             if not tile:
                 return True
             continue
-        may_look = tile > -torch.inf if tile.is_floating_point() else tile
-        if not bool(may_look.any(-1).all()):
+        if not bool(open_(tile).any(-1).all()):
             return True
     return False
+
+
+def runs_under(axes: Iterable[torch.Size], queries: int, keys: int) -> Iterator[range]:
+    """Cut queries into runs, with PAIRS entries of a mask of these (batch, heads) in each."""
+    across = torch.broadcast_shapes(*axes).numel()
+    return runs(queries, max(1, PAIRS // max(1, across * keys)))
 
 
 def _visible(
@@ -252,14 +273,6 @@ def _nothing_left(
         low, high = torch.maximum(low, i + first), torch.minimum(high, i + last + 1)
     low, high = low.clamp(0, keys), high.clamp(0, keys)
     return bool((count[:, high] - count[:, low] <= 0).any())
-
-
-def _part(values: Tensor, region: Region) -> Tensor:
-    if values.shape[-2] > 1:
-        values = values[..., region.rows.start : region.rows.stop, :]
-    if values.shape[-1] > 1:
-        values = values[..., region.columns.start : region.columns.stop]
-    return values
 
 
 def _check(values: Tensor, queries: int, keys: int) -> None:

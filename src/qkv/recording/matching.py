@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from qkv.errors import RecordingError
 from qkv.recording.axes import UnclearError
 from qkv.recording.call import Call
 from qkv.recording.layout import Projected
@@ -29,6 +30,25 @@ class Found(Protocol):
 
     def __call__(self) -> Operands:
         """Lay everything out."""
+
+
+class _Source:
+    """Lays an attention out for its call; says which, where that cannot be done any more."""
+
+    __slots__ = ("attention", "place")
+
+    def __init__(self, attention: Found, place: Place) -> None:
+        self.attention, self.place = attention, place
+
+    def __call__(self) -> Operands:
+        try:
+            return self.attention()
+        except UnclearError as unclear:
+            path, file, line = self.place
+            raise RecordingError(
+                f"the attention of {path or 'the model'} ({file}:{line}) cannot be laid out as "
+                f"(batch, heads, queries, keys): {unclear}; a later product made two axes one"
+            ) from unclear
 
 
 class Matcher:
@@ -72,8 +92,7 @@ class Matcher:
             self._trace(softmax)
         except UnclearError as unclear:
             softmax.reason = str(unclear)
-            place = self._places.here()
-            self.misses.add("softmax", place, out.shape, softmax.reason, near=False)
+            self.misses.add("softmax", self._places.here(), out.shape, softmax.reason, near=False)
         self.provenance.put(out, made)
 
     def product(
@@ -115,11 +134,13 @@ class Matcher:
     def wanted(self) -> Place | None:
         """Return where the program is, or None where calls from there are not wanted."""
         place = self._places.here()
-        return place if self._only is None or self._only(place.path) else None
+        if place is None or self._only is None or self._only(place.path):
+            return place
+        return None
 
     def found(self, attention: Found, place: Place) -> None:
         """Tell of an attention."""
-        call = Call(place, self._places.run, attention)
+        call = Call(place, self._places.run, _Source(attention, place))
         reader = weakref.WeakMethod(call.forget_layout)
         for cell in attention.cells:
             cell.reader = reader
@@ -175,6 +196,8 @@ class Matcher:
             try:
                 if softmax.reason or weights.reason:
                     raise UnclearError(softmax.reason or weights.reason)
+                if all(node.softmax is softmax for node in second.parents):
+                    raise UnclearError("it was multiplied with itself")
                 place = self.wanted()
                 if place is not None:
                     attention = WrittenOut(softmax, second, weights, values, out, self.provenance)

@@ -1,16 +1,17 @@
 """What is measured of each head, over one call or over the means of many."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from qkv.recording.blocking import Blocking
 from qkv.recording.call import Call
 from qkv.recording.joining import Key
 from qkv.recording.tokens import Tokens
-from qkv.weights.summary import HeadSummary, Measures, Summary
+from qkv.weights.summary import MEASURES, HeadSummary, Measures, Summary
 
 
 def summarise(call: Call, tokens: Tokens | None) -> Summary:
@@ -20,34 +21,54 @@ def summarise(call: Call, tokens: Tokens | None) -> Summary:
         call: padding, where its mask hides keys as such, is left out of the means.
         tokens: of what the model read; without them, or where the keys are not those tokens,
             nothing is measured of words and separators.
+
+    Between two texts (cross-attention) no key is a query's own, nor near it: None.
     """
     batch, keys = call.q.shape[0], call.k.shape[-2]
     words = separators = None
     if tokens is not None and tokens.fit(batch, keys):
         words = tokens.words(batch).to(call.q.device)
         separators = tokens.separators(batch).to(call.q.device)
-    return call.weights.summary(valid=_real(call), separators=separators, words=words)
+    offset = _own_key(call.blocking)
+    valid = None if call.kind == "cross" else _real(call.blocking, offset, batch)
+    found = call.weights.summary(valid=valid, separators=separators, words=words, offset=offset)
+    if call.kind != "cross":
+        return found
+    return replace(found, distance=None, previous=None, itself=None)
 
 
-def _real(call: Call) -> Bool[Tensor, "batch queries"] | None:
+def _own_key(blocking: Blocking) -> int:
+    """Return which key is the own one of query 0.
+
+    A cache may have more places than are filled: then it is no longer the last query that stands
+    at the last key. One query alone stands at the last key that it sees.
+    """
+    if blocking.offset is not None:
+        return blocking.offset
+    if blocking.queries == 1 and blocking.padding is not None:
+        seen = (~blocking.padding).any(0).nonzero()
+        return int(seen[-1]) if len(seen) else blocking.keys - 1
+    return blocking.keys - blocking.queries
+
+
+def _real(blocking: Blocking, offset: int, batch: int) -> Bool[Tensor, "batch queries"] | None:
     """Which queries are tokens rather than padding; None where that is all of them."""
-    batch, _, queries, _ = call.q.shape
-    blocking = call.blocking
-    if blocking.padding is None or call.kind == "cross" or queries > blocking.keys:
+    last = offset + blocking.queries
+    if blocking.padding is None or offset < 0 or last > blocking.keys:
         return None
-    return ~blocking.padding[:, blocking.keys - queries :].expand(batch, -1)
+    return ~blocking.padding[:, offset:last].expand(batch, -1)
 
 
 class Mean(NamedTuple):
     """A mean over calls of one measure.
 
     Attributes:
-        total: sum of what each call measured, times its queries; one number a head.
+        total: sum of what it is of each query; one number a head.
         queries: so many went into it.
     """
 
     total: Float[Tensor, "heads"]
-    queries: float
+    queries: Float[Tensor, "heads"]
 
 
 @dataclass(eq=False)
@@ -57,12 +78,10 @@ class Measured:
     Attributes:
         means: by the name of the measure.
         calls: how many there were.
-        keys: of all of them.
     """
 
     means: dict[str, Mean]
     calls: int = 0
-    keys: int = 0
 
     @property
     def heads(self) -> int:
@@ -70,27 +89,29 @@ class Measured:
         return max((len(mean.total) for mean in self.means.values()), default=0)
 
     def add(self, summary: Summary) -> None:
-        """Take another call into the means."""
+        """Take another call into the means, query by query."""
         self.calls += 1
-        self.keys += summary.received.shape[-1]
-        batch, _, queries = summary.entropies.shape
-        for name in Measures._fields:
+        for name, counts in zip(MEASURES, summary.counts.double(), strict=True):
             measure = getattr(summary, name)
             if measure is not None:
-                total = measure.double().mean(0) * batch * queries
-                before = self.means.get(name, Mean(torch.zeros_like(total), 0.0))
-                self.means[name] = Mean(before.total + total, before.queries + batch * queries)
+                total, queries = (measure.double() * counts).sum(0), counts.sum(0)
+                nothing = torch.zeros_like(total)
+                before = self.means.get(name, Mean(nothing, nothing))
+                self.means[name] = Mean(before.total + total, before.queries + queries)
 
     def summaries(self, path: str, layer: int | None) -> list[HeadSummary]:
         """Return a record for each head."""
-        means = {name: (mean.total / mean.queries).tolist() for name, mean in self.means.items()}
-        keys = round(self.keys / self.calls)
-        return [
-            HeadSummary.of(
-                path, layer, head, keys, Measures(**{n: m[head] for n, m in means.items()})
-            )
-            for head in range(self.heads)
-        ]
+        means = {
+            name: (mean.total / mean.queries.clamp(min=1.0)).tolist()
+            for name, mean in self.means.items()
+        }
+        spread = means.pop("spread")
+        records = []
+        for head in range(self.heads):
+            one: dict[str, Any] = dict.fromkeys(Measures._fields)
+            one |= {name: column[head] for name, column in means.items()}
+            records.append(HeadSummary.of(path, layer, head, spread[head], Measures(**one)))
+        return records
 
 
 class Gathered(dict[Key, Measured]):

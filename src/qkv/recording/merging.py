@@ -56,12 +56,6 @@ def merged(
         RecordingError: the parts were computed in ways that make no single program.
     """
     all_ = [part.operands for part in parts]
-    zero = {operands.empty_is_zero for operands in all_}
-    if len(zero) > 1:
-        raise RecordingError(
-            "the steps were computed in two ways, written out and fused; wanted one of them to "
-            "join them into one matrix: look at them one by one, list(seen.select(path))"
-        )
     layout = Layout(parts, k.shape[-2])
     ways = dict.fromkeys(operands.how for operands in all_)
     return replace(
@@ -74,6 +68,7 @@ def merged(
         after=tuple(layout.operations([operands.after for operands in all_])),
         sinks=_sinks(parts),
         noise=layout.noise(),
+        empty_is_zero=all(operands.empty_is_zero for operands in all_),
         how=" and ".join(ways),
         projection=all_[-1].projection,
     )
@@ -156,6 +151,11 @@ class Layout:
 
     def _one(self, step: Found) -> Operation:
         some = next(operation for operation in step if operation is not None)
+        if some.function is not None:
+            raise RecordingError(
+                "the steps changed their scores by functions, whose rows are counted in each step "
+                "anew; look at them one by one, list(seen.select(path))"
+            )
         if some.operand is None:
             if None in step:
                 raise RecordingError(
@@ -167,6 +167,8 @@ class Layout:
         if some.kind != "where":
             return replace(some, operand=operand)
         others = [None if o is None else o.other for o in step]
+        if some.other is None:  # a number stands there
+            return replace(some, operand=operand)
         return replace(some, operand=operand, other=self._lazily(others, "add"))
 
     def _lazily(self, operands: Sequence[Lazy | None], kind: str) -> Callable[[], Tensor]:
@@ -213,7 +215,7 @@ def _carrier(program: Sequence[Operation]) -> int | None:
     for number in reversed(range(len(program))):
         kind, factor = program[number].kind, program[number].number
         by_infinity = kind == "add" and (factor is None or factor > 0)
-        by_infinity |= kind == "fill" and factor == -math.inf
+        by_infinity |= kind in ("fill", "where") and factor == -math.inf
         if by_infinity and program[number].operand is not None:
             return number
         if kind not in ("add", "fill", "where"):
@@ -229,7 +231,9 @@ def _also_closed(operation: Operation, closed: Lazy) -> Operation:
     def both() -> Tensor:
         if operation.kind == "add":
             return operand().masked_fill(closed(), -math.inf)
-        return operand() | closed()
+        if operation.kind == "where":
+            return operand().bool() & ~closed()
+        return operand().bool() | closed()
 
     return replace(operation, operand=both)
 

@@ -1,5 +1,6 @@
 """Near misses: what came near to an attention, and why it was none."""
 
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,6 +9,29 @@ from qkv.recording.places import Place
 
 KEPT = 1000
 """Different misses that are kept: a generation has new shapes at every step."""
+
+THREADS = (
+    "other threads ran: what they compute is not seen; enter the watch in the thread that runs the "
+    "model"
+)
+
+
+class Threads:
+    """Whether threads other than this one run, or were started since."""
+
+    def __init__(self) -> None:
+        """Begin to count."""
+        self._first, self._asked = _number(), 0
+
+    def __call__(self) -> bool:
+        """Say so."""
+        self._asked += 1
+        return threading.active_count() > 1 or _number() - self._first > self._asked
+
+
+def _number() -> int:
+    """Return how many threads without a name of their own were ever made, with this one."""
+    return int("".join(filter(str.isdigit, threading.Thread().name)))
 
 
 @dataclass(frozen=True)
@@ -33,7 +57,8 @@ class Misses:
         near: what entered a product, or should have, and how often.
         apart: softmaxes of something else than a product: classifiers, routers.
         opaque: operations that nothing can be seen in, by name.
-        notes: what limits the recording: compiled or scripted modules, other threads.
+        notes: what limits the recording: compiled or scripted modules.
+        threads: whether others ran, of which nothing is seen.
     """
 
     def __init__(self) -> None:
@@ -42,11 +67,20 @@ class Misses:
         self.apart: Counter[Miss] = Counter()
         self.opaque: Counter[str] = Counter()
         self.notes: list[str] = []
+        self.threads = False
 
     def add(
-        self, what: str, place: Place, shape: Iterable[int], reason: str, *, near: bool = True
+        self,
+        what: str,
+        place: Place | None,
+        shape: Iterable[int],
+        reason: str,
+        *,
+        near: bool = True,
     ) -> None:
-        """Keep a miss."""
+        """Keep a miss; without a place it was no program's."""
+        if place is None:
+            return
         misses, miss = self.near if near else self.apart, Miss(what, place, tuple(shape), reason)
         if miss in misses or len(misses) < KEPT:
             misses[miss] += 1
@@ -65,7 +99,7 @@ class Misses:
         ]
         if not lines:
             lines = ["no softmax fed a product", *_lines(self.apart, limit)]
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *self.notes, *([THREADS] if self.threads else [])])
 
 
 def _lines(counted: Counter[Miss] | Counter[str], limit: int) -> list[str]:

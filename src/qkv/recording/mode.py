@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
 
-from qkv.recording import ends, kernels  # noqa: F401  they register their operations
+from qkv.recording import ends, flex, kernels  # noqa: F401  they register their operations
 from qkv.recording.call import Call
 from qkv.recording.matching import Matcher
-from qkv.recording.misses import Misses
+from qkv.recording.misses import Misses, Threads
 from qkv.recording.operations import HANDLERS, Handler
 from qkv.recording.places import Places, modules
 from qkv.recording.provenance import Provenance
@@ -37,12 +37,13 @@ class _Plan:
     __slots__ = ("composite", "entered", "handler", "name", "opaque", "written")
 
     def __init__(self, func: Any) -> None:
-        self.handler: Handler | None = HANDLERS.get(func)
+        higher = not isinstance(func, torch._ops.OpOverload)
+        self.handler: Handler | None = HANDLERS.get(func.name() if higher else func)
         self.written: int | str | None = None
         self.composite = self.entered = False
-        self.opaque = not isinstance(func, torch._ops.OpOverload)
+        self.opaque = higher and self.handler is None
         self.name = str(func)
-        if self.opaque or not isinstance(func, torch._ops.OpOverload):
+        if higher:
             return
         name = func._schema.name
         self.entered = name in (
@@ -126,9 +127,16 @@ class Observer(TorchDispatchMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         return self._observed(plan, func, args, kwargs or {})
 
+    def __enter__(self) -> "Observer":
+        """Begin to see."""
+        self._threads = Threads()
+        super().__enter__()
+        return self
+
     def __exit__(self, *raised: Any) -> None:
         """Let go of what only recording needs."""
         super().__exit__(*raised)
+        self.misses.threads |= self._threads()
         self._places.release()
         for model in self._places.models:
             self._note(model)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey, _SetExcludeDispatchKeyGuard
 
 from qkv.recording.axes import Axes, Axis, Factor, Layout, axis, of_view, resolved, unify
 
@@ -27,7 +28,8 @@ class Held:
 
     def __init__(self, tensor: Tensor) -> None:
         """Keep it, apart from its gradients."""
-        self.tensor = tensor.detach()
+        with _SetExcludeDispatchKeyGuard(DispatchKey.ADInplaceOrView, False):
+            self.tensor = tensor.detach()  # so it counts what is written into the model's tensor
         self.reader: weakref.WeakMethod[Callable[[], None]] | None = None
 
     def __call__(self) -> Tensor:
@@ -104,7 +106,8 @@ class Product:
     """
 
     __slots__ = (
-        "added", "columns", "columns_of", "left", "right", "rows", "rows_of", "vector", "width",
+        "added", "columns", "columns_of", "left", "mark", "right", "rows", "rows_of", "vector",
+        "width",
     )  # fmt: skip
 
     def __init__(self, left: Cell, right: Cell, added: tuple[Step, ...], vector: bool) -> None:
@@ -113,6 +116,7 @@ class Product:
         self.right = right
         self.added = added
         self.vector = vector
+        self.mark = object()
         self.rows_of: Axis = []
         self.columns_of: Axis = []
         self.rows: Axis = []
@@ -145,7 +149,7 @@ class Node:
     Attributes:
         kind, parents: the operation and what it read; the first parent gives the axes.
         dim: the axis that a softmax, a reduction or a concatenation works on.
-        number: a factor (scale), a probability (dropout, noise).
+        number: a factor (scale), a probability (dropout, noise), how much stands before (append).
         step: for a step, what it does; for what is appended, what.
         product: for a product, its operands.
         operands: for a product with a parameter, its operands, of which little is kept.
@@ -154,8 +158,11 @@ class Node:
         learned: whether the content is a parameter's.
         source: a mark of the tensor that the product with a parameter before it read.
         softmax: the softmax whose weights these are.
+        of_product: a mark of the product whose similarities something unknown was made of.
         found: the attention whose output this is, weakly: it holds that output.
         storage: where it lies, weakly, once that is known.
+        last_view: of a parameter, how it was read last.
+        rescaled: what the queries that lie first in it were multiplied by (PyTorch's fast path).
         reason: for what is unknown, why.
     """
 
@@ -166,8 +173,11 @@ class Node:
     operands: tuple[Cell, Cell, tuple[Step, ...]] | None = None
     left = 0
     strong = learned = False
+    rescaled = 1.0
+    last_view: "Node | None" = None
     source: object | None = None
     softmax: Any = None
+    of_product: object | None = None
     found: weakref.ref[Any] | None = None
     storage: "Key | None" = None
     reason = ""
@@ -212,6 +222,14 @@ class Node:
         return self.parents[0] if self.kind == "view" else self
 
     @property
+    def root(self) -> object | None:
+        """A mark of the product that its chain began with."""
+        node = self
+        while node.product is None and node.parents:
+            node = node.parents[0]
+        return None if node.product is None else node.product.mark
+
+    @property
     def content(self) -> str:
         """What it holds, in a word."""
         if self.softmax is not None:
@@ -223,6 +241,13 @@ class Node:
         return (
             Seen.of(tensor) if self.storage is None else Seen(self.storage, self.layout, self.dtype)
         )
+
+    def split_heads(self, heads: int, width: int) -> None:
+        """Say that two of its axes were one before."""
+        axes = self.axes
+        related = Factor(1).lineage
+        for place in (heads, width):
+            axes[place] = [Factor(factor.size, related) for factor in axes[place]]
 
     def begin(self, left: Tensor, right: Tensor) -> None:
         """Take a product with a parameter for the beginning of a chain after all."""

@@ -2,18 +2,37 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 Kind = Literal[
-    "multiply", "add", "fill", "where", "maximum", "tanh", "negate", "clamp", "causal"
+    "multiply", "add", "fill", "where", "maximum", "tanh", "negate", "clamp", "causal", "share",
+    "function",
 ]  # fmt: skip
 """What a program does to the similarities, or to the weights."""
 
 Lazy = Callable[[], Tensor]
-"""A tensor laid out when it is asked for: (batch, heads, queries, keys), any axis 1."""
+"""A tensor laid out when it is asked for: (batch, heads, queries, keys), any axis 1.
+
+It may have a method `part(rows, columns)` that works out a tile alone, and then one
+`narrow(batch, heads)`.
+"""
+
+
+@runtime_checkable
+class Function(Protocol):
+    """Whatever else a model does to the similarities, tile by tile."""
+
+    def __call__(
+        self, x: Float[Tensor, "batch heads rows columns"], rows: range, columns: range
+    ) -> Float[Tensor, "batch heads rows columns"]:
+        """Return what it makes of x."""
+
+    def narrow(self, batch: slice, heads: slice) -> "Function":
+        """Return the same for some examples and heads."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +45,8 @@ class Operation:
         tanh       tanh(x)                                     what `other` gives, or `number`
         negate     −x                                clamp     min(max(x, lower), upper)
         causal     −∞ where key j > query i + number (0 where there is none: the upper left)
+        share      x + ln operand: what the softmax is then multiplied by, from 0 to 1
+        function   function(x)
 
     Attributes:
         kind: which of them.
@@ -35,6 +56,8 @@ class Operation:
             (None is 1) or, without an operand, what is added; causal: the offset (None is 0).
         other: where: what stands in the place of x.
         limits: clamp: lower and upper, either may be None.
+        function: function: of tiles of x.
+        dtype: that the result was rounded to; None inside a fused operation, which does not.
     """
 
     kind: Kind
@@ -42,6 +65,8 @@ class Operation:
     number: float | None = None
     other: Lazy | None = None
     limits: tuple[float | None, float | None] | None = None
+    function: Function | None = None
+    dtype: torch.dtype | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ Handler = Callable[[Matcher, tuple[Any, ...], dict[str, Any], Any], None]
 """Told of an operation after it ran: its arguments and its result."""
 
 HANDLERS: dict[Any, Handler] = {}
+"""By operation; those of higher order by name, for they need not have been loaded."""
 
 
 def handles(*names: str) -> Callable[[Handler], Handler]:
@@ -48,6 +49,10 @@ def add_step(
 ) -> None:
     """Something was done to the similarities, or to the weights."""
     strong = node.strong or node.softmax is not None
+    made = known(m, operand)
+    if made is not None and made.of_product is not None and made.of_product is node.root:
+        m.provenance.follow("unknown", out, node).reason = made.reason
+        return
     cells = [
         m.provenance.remember(x, strong) if isinstance(x, Tensor) else None
         for x in (operand, more.pop("other", None))
@@ -233,8 +238,7 @@ def _chosen(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     change = None if other is y else torch.logical_not
     number = _number(other)
     if number is not None:
-        fills = torch.logical_not if change is None else None
-        add_step(m, out, node, "fill", condition, number=number, change=fills)
+        add_step(m, out, node, "where" if change is None else "fill", condition, number=number)
     else:
         add_step(m, out, node, "where", condition, other=other, change=change)
 
@@ -288,13 +292,18 @@ def _limited(m: Matcher, x: Tensor, out: Tensor, limits: tuple[Any, Any]) -> Non
 @handles("cat.default")
 def _joined(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     """Sinks are appended to the similarities; rows to a cache, halves to a rotated query."""
-    pieces = args[0]
+    pieces = [piece for piece in args[0] if piece.numel()]
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % (out.dim() or 1)
     nodes = [known(m, piece) for piece in pieces]
-    first = nodes[0]
-    if first is not None and first.strong and followed(first) and len(pieces) == 2:
-        made = m.provenance.follow("append", out, first)
-        made.step, made.dim = Step("add", m.provenance.hold(pieces[1])), dim
+    if len(pieces) == 1 and nodes[0] is not None:
+        m.provenance.follow("same", out, nodes[0]).found = nodes[0].found
+        return
+    strong = [n for n, node in enumerate(nodes) if node and node.strong and followed(node)]
+    if len(pieces) == 2 and strong:
+        similarities, sinks = pieces[strong[0]], pieces[1 - strong[0]]
+        made = m.provenance.follow("append", out, m.provenance.node(similarities))
+        made.step, made.dim = Step("add", m.provenance.hold(sinks)), dim
+        made.number = sinks.shape[dim] if strong[0] else 0
         return
     last = next((node for node in reversed(nodes) if node is not None and node.left > 1), None)
     if last is not None:
@@ -304,7 +313,8 @@ def _joined(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
 @handles("bernoulli_.float")
 def _noise(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     node = Node("noise", out)
-    node.number = 1 - (args[1] if len(args) > 1 else kwargs.get("p", 0.5))
+    kept = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    node.number = round(1 - kept, 12)  # 1 − (1 − p) is p but for rounding
     m.provenance.put(out, node)
 
 

@@ -16,6 +16,10 @@ import torch
 from torch import nn
 
 CALL = nn.Module._call_impl.__code__
+PACKAGE = str(Path(__file__).parents[1])
+ASKING = str(Path(__file__).parents[1] / "weights")
+"""The folder whose lines compute what somebody asks about an attention."""
+
 INSIDE = tuple(str(Path(file).parent) for file in (torch.__file__, jaxtyping.__file__, __file__))
 """Folders whose lines are not the user's: PyTorch's, those of checks of shapes, and this one."""
 
@@ -56,8 +60,11 @@ class Places:
         self._names = weakref.WeakKeyDictionary()
         self._of_model = {} if model is None else _names(model)
 
-    def here(self) -> Place:
-        """Say where the operation stands that is being dispatched, and count the runs."""
+    def here(self) -> Place | None:
+        """Say where the operation stands that is being dispatched, and count the runs.
+
+        None: it answers a question about an attention, in the middle of the block.
+        """
         frame: FrameType | None = sys._getframe(1)
         file, line, named = "?", 0, list[FrameType]()
         while frame is not None:
@@ -69,6 +76,8 @@ class Places:
                     break
             elif not line and not code.co_filename.startswith(("<", *INSIDE)):
                 file, line = code.co_filename, frame.f_lineno
+                if file.startswith(PACKAGE) and _asking(frame):
+                    return None
             frame = frame.f_back
         while frame is not None and not line:  # PyTorch's own module, called by the user's code
             if not frame.f_code.co_filename.startswith(("<", *INSIDE)):
@@ -100,6 +109,15 @@ class Places:
             if name is not None:
                 return f"{type(outer).__name__}.{name}".rstrip(".")
         return type(outer).__name__
+
+
+def _asking(frame: FrameType | None) -> bool:
+    """Say whether our own code was called by what answers questions."""
+    while frame is not None and frame.f_code.co_filename.startswith(("<", PACKAGE, *INSIDE)):
+        if frame.f_code.co_filename.startswith(ASKING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _names(model: nn.Module) -> dict[int, str]:

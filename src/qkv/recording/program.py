@@ -1,5 +1,6 @@
 """`Program`: what a model did to Q Kᵀ before its softmax, run again tile by tile."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,12 +9,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkv.core.blocks import runs
+from qkv.recording.masks import PAIRS, part_of
 from qkv.recording.operands import Lazy, Operands, Operation
+from qkv.weights.logits import Similarities
 
-PAIRS = 1 << 22
-"""Pairs of query and key, over all heads, that are looked at in one go: 16 MB in float32."""
-
-LEAST = -1000.0
+LOW = -1000.0
 """A row whose largest logit is below this holds nothing but what a finite least value hides."""
 
 
@@ -23,26 +23,32 @@ class Program:
 
     Rows in which a finite least value hides everything (−10000, the least of a dtype) are what
     the model's own softmax makes of them, mostly uniform: they are shifted by their largest
-    logit, which changes no weight, and keeps ln Σ exp from losing the number of keys in it.
+    logit, which changes no weight, and keeps ln Σ exp from losing the number of keys in it. What
+    is left of similarities beside such a value is a matter of rounding: in these rows, and in no
+    other, every step is rounded as the model rounded it.
 
     Attributes:
         q: queries, float32 or float64.
         k: keys; each of the kv_heads serves a run of heads.
         operations: done to Q Kᵀ in order.
         later: done after the rows were shifted.
+        coarse: the precision that Q Kᵀ was rounded to.
     """
 
     q: Float[Tensor, "batch heads queries d_k"]
     k: Float[Tensor, "batch kv_heads keys d_k"]
     operations: tuple[Operation, ...]
     later: tuple[Operation, ...] = ()
+    coarse: torch.dtype | None = None
     requires_grad = False
 
     @staticmethod
     def of(operands: Operands) -> "Program":
         """Return the program of an attention, half precision as float32."""
         wide = torch.promote_types(operands.q.dtype, torch.float32)
-        return Program(operands.q.to(wide), operands.k.to(wide), operands.scores)
+        rounded = any(operation.dtype not in (None, wide) for operation in operands.scores)
+        coarse = operands.q.dtype if rounded else None
+        return Program(operands.q.to(wide), operands.k.to(wide), operands.scores, coarse=coarse)
 
     @property
     def shape(self) -> torch.Size:
@@ -65,23 +71,42 @@ class Program:
 
     def tile(self, rows: range, columns: range) -> Float[Tensor, "batch heads rows columns"]:
         """Return the logits there, shifted where the whole row is hidden by a finite value."""
-        x = self._raw(rows, columns) - self.shift[..., rows.start : rows.stop, None]
+        shift = self.shift[..., rows.start : rows.stop, None]
+        x = self._raw(rows, columns)
+        if self.coarse is not None and bool((shift != 0).any()):
+            x = torch.where(shift != 0, self._raw(rows, columns, rounded=True), x)
+        x = x - shift
         for operation in self.later:
             x = apply(operation, x, rows, columns)
         return x
 
+    def head(self, example: int, head: int) -> "Program":
+        """Return one head of one example, with axes of 1."""
+        batch, heads = slice(example, example + 1), slice(head, head + 1)
+        served = head // (self.q.shape[1] // self.k.shape[1])
+        q, k = self.q[batch, heads], self.k[batch, served : served + 1]
+        operations, later = (_narrow(o, batch, heads) for o in (self.operations, self.later))
+        one = replace(self, q=q, k=k, operations=operations, later=later)
+        if "shift" in self.__dict__:
+            one.__dict__["shift"] = self.shift[batch, heads]
+        return one
+
     @cached_property
     def shift(self) -> Float[Tensor, "batch heads queries"]:
         """What is taken from each row: its largest logit where that is a least value, else 0."""
-        size = self.shape[0] * self.shape[1] * max(1, self.shape[-1])
-        largest = [
-            self._raw(rows, range(self.shape[-1])).amax(-1)
-            for rows in runs(self.shape[-2], max(1, PAIRS // size))
-        ]
-        empty = not largest or not self.shape[-1]
-        top: Tensor = self.q[..., 0] * 0 if empty else torch.cat(largest, -1)
-        seeing: Tensor = (top >= LEAST) | top.isneginf() | top.isnan()
-        return top.where(~seeing, torch.zeros_like(top))
+        queries, keys = self.shape[-2:]
+        if not queries or not keys:
+            return self.q.new_zeros(self.shape[:-1])
+        across = self.shape[0] * self.shape[1] * keys
+        return torch.cat([self._low(rows) for rows in runs(queries, PAIRS // across or 1)], -1)
+
+    def _low(self, rows: range) -> Float[Tensor, "batch heads rows"]:
+        keys = range(self.shape[-1])
+        top: Tensor = self._raw(rows, keys).amax(-1)
+        low = (top < LOW) & ~top.isneginf()
+        if self.coarse is not None and bool(low.any()):
+            top = self._raw(rows, keys, rounded=True).amax(-1)
+        return torch.where(low, top.clamp(min=torch.finfo(top.dtype).min), 0.0)
 
     def then(self, *more: Operation) -> "Program":
         """Return the program with more at its end, its rows shifted as they are here."""
@@ -89,13 +114,15 @@ class Program:
         longer.__dict__["shift"] = self.shift  # worked out once
         return longer
 
-    def _raw(self, rows: range, columns: range) -> Tensor:
-        q, kv_heads = self.q[:, :, rows.start : rows.stop], self.k.shape[1]
-        grouped = q.unflatten(1, (kv_heads, q.shape[1] // kv_heads)).flatten(2, 3)
-        x: Tensor = grouped @ self.k[:, :, columns.start : columns.stop].mT  # Q Kᵀ
-        x = x.reshape(*q.shape[:-1], len(columns))
+    def _raw(self, rows: range, columns: range, *, rounded: bool = False) -> Tensor:
+        """Return the program's own logits, in its wide precision or as the model rounded them."""
+        x = Similarities(self.q, self.k, 1.0, None, None, self.q.shape[:1]).tile(rows, columns)
+        if rounded:
+            x = x.to(self.coarse).to(x)
         for operation in self.operations:
             x = apply(operation, x, rows, columns)
+            if rounded and operation.dtype is not None:
+                x = x.to(operation.dtype).to(self.dtype)
         return x
 
 
@@ -103,11 +130,14 @@ def apply(operation: Operation, x: Tensor, rows: range, columns: range) -> Tenso
     """Do one operation of a program to some rows and columns of x."""
     if operation.kind in ("fill", "where", "causal"):
         return _hidden(operation, x, rows, columns)
+    if operation.function is not None:
+        return operation.function(x, rows, columns)
     y = _operand(operation.operand, operation.number, x, rows, columns)
     match operation.kind:
         case "multiply":
             return x * y
-        case "add":
+        case "add" | "share":
+            y = y.log() if operation.kind == "share" else y
             factor = 1.0 if operation.operand is None else operation.number
             return x + (y if factor is None or factor == 1 else y * factor)
         case "maximum":
@@ -124,7 +154,7 @@ def _hidden(operation: Operation, x: Tensor, rows: range, columns: range) -> Ten
     if operation.kind == "causal":
         return x.masked_fill(~causal(operation, rows, columns, x.device), -torch.inf)
     assert operation.operand is not None
-    condition = part_of(operation.operand(), rows, columns).to(x.device).bool()
+    condition = tile_of(operation.operand, rows, columns).to(x.device).bool()
     put = _operand(operation.other, operation.number, x, rows, columns)
     return put.where(condition, x) if operation.kind == "fill" else x.where(condition, put)
 
@@ -134,7 +164,7 @@ def _operand(
 ) -> Tensor:
     """The operand over some rows and columns, or the number where there is none."""
     if lazy is not None:
-        return part_of(lazy(), rows, columns).to(x)
+        return tile_of(lazy, rows, columns).to(x)
     return torch.tensor(0.0 if number is None else number, dtype=x.dtype, device=x.device)
 
 
@@ -145,11 +175,10 @@ def causal(operation: Operation, rows: range, columns: range, device: torch.devi
     return j <= i + int(operation.number or 0)
 
 
-def part_of(values: Tensor, rows: range, columns: range) -> Tensor:
-    """Cut a tensor over pairs; an axis of 1 serves every row or column."""
-    if values.shape[-2] > 1:
-        values = values[..., rows.start : rows.stop, :]
-    return values[..., columns.start : columns.stop] if values.shape[-1] > 1 else values
+def tile_of(lazy: Lazy, rows: range, columns: range) -> Tensor:
+    """Return a tile of an operand, worked out alone where that can be."""
+    part: Callable[[range, range], Tensor] | None = getattr(lazy, "part", None)
+    return part_of(lazy(), rows, columns) if part is None else part(rows, columns)
 
 
 def narrow(operands: Operands, batch: slice, heads: slice) -> Operands:
@@ -162,29 +191,42 @@ def narrow(operands: Operands, batch: slice, heads: slice) -> Operands:
         last = (heads.stop - 1) // group
         return tensor[batch, first : last + 1]
 
-    def cut(lazy: Lazy) -> Lazy:
-        def part() -> Tensor:
-            tensor = lazy()
-            tensor = tensor[batch] if tensor.shape[0] > 1 else tensor
-            return tensor[:, heads] if tensor.shape[1] > 1 else tensor
-
-        return part
-
-    def each(operations: tuple[Operation, ...]) -> tuple[Operation, ...]:
-        return tuple(
-            replace(o, operand=o.operand and cut(o.operand), other=o.other and cut(o.other))
-            for o in operations
-        )
-
     return replace(
         operands,
         q=q,
         k=shared(operands.k),
         v=shared(operands.v),
         output=operands.output[batch, heads],
-        scores=each(operands.scores),
-        after=each(operands.after),
-        sinks=operands.sinks and cut(operands.sinks),
-        noise=operands.noise and cut(operands.noise),
+        scores=_narrow(operands.scores, batch, heads),
+        after=_narrow(operands.after, batch, heads),
+        sinks=_part(operands.sinks, batch, heads),
+        noise=_part(operands.noise, batch, heads),
         projection=None,
     )
+
+
+def _narrow(operations: tuple[Operation, ...], batch: slice, heads: slice) -> tuple[Operation, ...]:
+    return tuple(
+        replace(
+            o,
+            operand=_part(o.operand, batch, heads),
+            other=_part(o.other, batch, heads),
+            function=o.function and o.function.narrow(batch, heads),
+        )
+        for o in operations
+    )
+
+
+def _part(lazy: Lazy | None, batch: slice, heads: slice) -> Lazy | None:
+    if lazy is None:
+        return None
+    narrower: Callable[[slice, slice], Lazy] | None = getattr(lazy, "narrow", None)
+    if narrower is not None:
+        return narrower(batch, heads)
+
+    def part() -> Tensor:
+        tensor = lazy()
+        tensor = tensor[batch] if tensor.shape[0] > 1 else tensor
+        return tensor[:, heads] if tensor.shape[1] > 1 else tensor
+
+    return part

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from qkv.recording.axes import Layout
-from qkv.recording.nodes import Cell, Held, Key, Kind, Node, Seen, on_storage
+from qkv.recording.nodes import Cell, Held, Key, Kind, Node, on_storage
 
 ACTIVATIONS = 24
 """Operations followed from a product of two activations on."""
@@ -20,15 +20,21 @@ LEARNED = 14
 """Operations followed from a product with a parameter on: rotary positions, normalised heads."""
 
 
+INHERITED = frozenset({
+    "left", "strong", "learned", "source", "softmax", "found", "number", "storage", "reason",
+    "of_product",
+})  # fmt: skip
+"""What a view has of its owner."""
+
+
 class Provenance:
     """The nodes of all storages that live, and what is held of them."""
 
     def __init__(self) -> None:
         """Start with nothing known."""
         self._nodes: dict[int, Node] = {}
-        self._held: dict[int, list[weakref.ref[Held]]] = {}
-        self._sweep_at = 1024
-        nodes = self._nodes
+        self._held: dict[int, set[_Guard]] = {}
+        nodes, guards = self._nodes, self._held
 
         def gone(key: Any) -> None:
             place: int = key.place
@@ -36,7 +42,14 @@ class Provenance:
             if node is not None and node.storage is key:
                 del nodes[place]
 
-        self._gone = gone
+        def let_go(guard: Any) -> None:
+            place: int = guard.place
+            of_storage = guards.get(place, set())
+            of_storage.discard(guard)
+            if not of_storage:
+                guards.pop(place, None)
+
+        self._gone, self._let_go = gone, let_go
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -46,7 +59,12 @@ class Provenance:
         node = self._nodes.get(id(tensor.untyped_storage()))
         if node is None or node.layout == (tensor.shape, tensor.stride(), tensor.storage_offset()):
             return node
-        return _view(tensor, node)
+        if not node.learned:
+            return _view(tensor, node)
+        view = node.last_view  # a layer's matrix is read in the same way every time
+        if view is None or view.layout != (tensor.shape, tensor.stride(), tensor.storage_offset()):
+            view = node.last_view = _view(tensor, node)
+        return view
 
     def node(self, tensor: Tensor) -> Node:
         """Return how a tensor was made; an unknown one is the start of something."""
@@ -98,6 +116,7 @@ class Provenance:
         if node.strong or node.softmax is not None:
             made.kind, made.softmax = "unknown", node.softmax
             made.reason = f"{operation} was applied to the {node.content}"
+            made.of_product = node.root
         made._mark = node.mark
         made.source = node.source
         made.left = 0 if node.strong else max(node.left - 1, 0)
@@ -151,7 +170,7 @@ class Provenance:
 
     def remember(self, tensor: Tensor, strong: bool) -> Cell:
         """Keep a tensor, or only remember where it lies."""
-        return self.hold(tensor) if strong else Seen.of(tensor)
+        return self.hold(tensor) if strong else self.node(tensor).seen(tensor)
 
     def hold(self, tensor: Tensor) -> Held:
         """Keep a tensor."""
@@ -161,15 +180,15 @@ class Provenance:
 
     def guard(self, held: Held) -> None:
         """Have a tensor copied before it is overwritten."""
-        self._held.setdefault(id(held.tensor.untyped_storage()), []).append(weakref.ref(held))
-        if len(self._held) > self._sweep_at:
-            self._sweep()
+        guard = _Guard(held, self._let_go)
+        guard.place = id(held.tensor.untyped_storage())
+        self._held.setdefault(guard.place, set()).add(guard)
 
     def before_write(self, tensor: Tensor) -> None:
         """Copy what is held of a storage that is about to be overwritten."""
         cells = self._held.pop(id(tensor.untyped_storage()), None)
         copies: dict[tuple[object, ...], Tensor] = {}
-        for held in [cell for reference in cells or () if (cell := reference()) is not None]:
+        for held in [cell for guard in cells or () if (cell := guard()) is not None]:
             layout = (*Layout.of(held.tensor), held.tensor.dtype)
             if layout not in copies:
                 copies[layout] = held.tensor.clone()
@@ -179,14 +198,12 @@ class Provenance:
             if reader is not None:
                 reader()
 
-    def _sweep(self) -> None:
-        for place, cells in list(self._held.items()):
-            alive = [reference for reference in cells if reference() is not None]
-            if alive:
-                self._held[place] = alive
-            else:
-                del self._held[place]
-        self._sweep_at = 2 * len(self._held) + 1024
+
+class _Guard(weakref.ref[Held]):
+    """A weak reference to what is kept that knows on which storage."""
+
+    __slots__ = ("place",)
+    place: int
 
 
 def covers(tensor: Tensor) -> bool:
@@ -196,7 +213,7 @@ def covers(tensor: Tensor) -> bool:
 
 def _view(tensor: Tensor, owner: Node) -> Node:
     node = Node("view", tensor, (owner,))
-    node.left, node.strong, node.learned = owner.left, owner.strong, owner.learned
-    node.source, node.softmax, node.found = owner.source, owner.softmax, owner.found
-    node.number, node.storage, node.reason = owner.number, owner.storage, owner.reason
+    mine, theirs = node.__dict__, owner.__dict__
+    for name in INHERITED & theirs.keys():
+        mine[name] = theirs[name]
     return node

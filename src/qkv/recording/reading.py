@@ -5,9 +5,11 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
+import torch
 from torch import Tensor
 
 from qkv.errors import FileError
+from qkv.recording import checked
 from qkv.recording.call import Call
 from qkv.recording.joining import Generation, Kept, Key
 from qkv.recording.keeping import Facts, Keep, Keeping, let_go
@@ -15,11 +17,18 @@ from qkv.recording.measuring import Mean, Measured
 from qkv.recording.operands import Kind, Operands, Operation
 from qkv.recording.places import Place
 from qkv.recording.tokens import Tokens
-from qkv.recording.writing import LAZY, PLAIN, TENSORS, Json
-from qkv.weights.summary import Summary
+from qkv.recording.writing import LAZY, TENSORS, Json
+from qkv.weights.summary import MEASURES, Summary
 
 if TYPE_CHECKING:
     from qkv.recording.recording import Recording
+
+
+DTYPES = {
+    str(dtype)[len("torch.") :]: dtype
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+}
+"""Precisions that an operation may have been rounded to, by name."""
 
 
 class Reader:
@@ -39,30 +48,43 @@ class Reader:
 
         if header["keep"] not in get_args(Keep):
             raise FileError(f"keep is {header['keep']!r}")
-        texts = header["tokens"]
-        tokens = None if texts is None else Tokens(tuple(tuple(map(str, row)) for row in texts))
+        tokens = None if header["tokens"] is None else Tokens.read(header["tokens"])
         keeping = Keeping(header["keep"], tokens)
-        keeping.notes = [str(note) for note in header["notes"]]
+        keeping.notes = [checked.text(note, "a note") for note in header["notes"]]
         calls = [self._call(about) for about in header["calls"]]
+        parts = [self._chosen(about["calls"], calls) for about in header["generations"]]
+        if sum(map(len, parts)) != len(calls) or len({c for part in parts for c in part}) < len(
+            calls
+        ):
+            raise FileError("a call is of no generation, or of two")
         facts: dict[Call, Facts] = {}
-        for about in header["generations"]:
-            ours = [calls[self._index(number, calls)] for number in about["calls"]]
+        for about, ours in zip(header["generations"], parts, strict=True):
             if keeping.keep == "summary":
                 facts[ours[0]] = self._brief(ours[0], about)
                 keeping.joining.alone(ours[0])
             else:
                 keeping.joining.put(self._generation(ours, about))
-        for number in header["order"]:
-            call = calls[self._index(number, calls)]
+        for call in self._chosen(header["order"], calls):
             keeping.put(call, facts.get(call))
         for about in header["measured"]:
-            keeping.gathered[Key(*about["key"])] = self._measured(about)
-        return Recording(str(header["model"]), keeping, tokens=tokens)
+            path, number = about["key"]
+            keeping.gathered[Key(_path(path), checked.whole(number, "a key"))] = self._measured(
+                about
+            )
+        return Recording(checked.text(header["model"], "model"), keeping, tokens=tokens)
+
+    def _chosen(self, numbers: object, calls: Sequence[Call]) -> list[Call]:
+        """Return some of the calls, each of them once."""
+        found = [calls[self._index(n, calls)] for n in checked.items(numbers, "calls")]
+        if not found or len(set(found)) < len(found):
+            raise FileError(f"calls are {numbers}; wanted each of them once")
+        return found
 
     def _call(self, about: Json) -> Call:
         path, file, line = about["place"]
-        call = Call(Place(path, str(file), int(line)), int(about["run"]), partial(let_go, path))
-        call.index = int(about["index"])
+        place = Place(_path(path), checked.text(file, "file"), checked.whole(line, "line"))
+        call = Call(place, checked.whole(about["run"], "run", -1), partial(let_go, path))
+        call.index = checked.whole(about["index"], "index")
         return call
 
     def _brief(self, call: Call, about: Json) -> Facts:
@@ -70,35 +92,49 @@ class Reader:
         parts: dict[str, Any] = {
             n: None if i is None else self._tensor(i) for n, i in numbers.items()
         }
-        call.summary = Summary(**parts)
-        return Facts(*map(str, about["facts"]))
+        call.summary = checked.like_its_measures(Summary(**parts))
+        said = checked.items(about["facts"], "facts", len(Facts._fields))
+        return Facts(*(checked.text(one, "a fact") for one in said))
 
     def _generation(self, calls: Sequence[Call], about: Json) -> Generation:
         generation = Generation(calls[0])
         generation.calls = list(calls)
-        last = self._operands(about["last"])
+        last = checked.same_sizes(self._operands(about["last"]))
         calls[-1].release(partial(_itself, last))
-        generation.first, generation.used = about["first"], about["used"]
-        generation.refused = about["refused"]
         generation.dropped = [(self._tensor(k), self._tensor(v)) for k, v in about["dropped"]]
+        for part in generation.dropped:
+            for rows, kept in zip(part, (last.k, last.v), strict=True):
+                if rows[:, :, :0].shape != kept[:, :, :0].shape or rows.dtype != kept.dtype:
+                    raise FileError(f"keys {tuple(rows.shape)} beside {tuple(kept.shape)}")
+        gone = sum(k.shape[2] for k, _ in generation.dropped)
+        keys = gone + last.k.shape[2]
+        generation.first = checked.whole(about["first"], "first", gone, gone)
+        if about["used"] is not None:
+            generation.used = checked.whole(about["used"], "used", 0, keys)
+        if about["refused"] is not None:
+            generation.refused = checked.text(about["refused"], "refused")
         for call, step in zip(calls[:-1], about["steps"], strict=True):
-            operands = self._operands(step["operands"])
+            first = checked.whole(step["first"], "first", 0, keys)
+            own = checked.whole(step["keys"], "keys", 0, keys - first)
+            operands = checked.same_sizes(self._operands(step["operands"]), own)
             q, output = partial(_same, operands.q), partial(_same, operands.output)
-            kept = Kept(operands, q, output, int(step["first"]), int(step["keys"]))
-            generation.put(call, kept)
+            generation.put(call, Kept(operands, q, output, first, own))
         return generation
 
     def _operands(self, about: Json) -> Operands:
         tensors: dict[str, Any] = {name: self._tensor(about[name]) for name in TENSORS}
         others: dict[str, Any] = {name: self._lazy(about[name]) for name in LAZY}
-        others |= {name: about[name] for name in PLAIN}
-        for name, tensor in tensors.items():
-            if tensor.dim() != 4 or not tensor.is_floating_point():
-                raise FileError(f"{name} is {tensor.dtype} with axes {tuple(tensor.shape)}")
+        others["empty_is_zero"] = checked.flag(about["empty_is_zero"], "empty_is_zero")
+        others["how"] = checked.text(about["how"], "how")
+        if about["same_source"] is not None:
+            others["same_source"] = checked.flag(about["same_source"], "same_source")
+        dropout = float(about["dropout"])
+        if not 0 <= dropout <= 1:
+            raise FileError(f"dropout is {dropout}; wanted 0 to 1")
         return Operands(
             **tensors,
             **others,
-            dropout=float(about["dropout"]),
+            dropout=dropout,
             scores=tuple(self._operation(one) for one in about["scores"]),
             after=tuple(self._operation(one) for one in about["after"]),
         )
@@ -107,29 +143,38 @@ class Reader:
         if about["kind"] not in get_args(Kind):
             raise FileError(f"an operation is called {about['kind']!r}")
         limits = about.get("limits")
-        return Operation(
-            about["kind"],
-            self._lazy(about.get("operand")),
-            _number(about.get("number")),
-            self._lazy(about.get("other")),
-            None if limits is None else (_number(limits[0]), _number(limits[1])),
+        return checked.complete(
+            Operation(
+                about["kind"],
+                self._lazy(about.get("operand")),
+                _number(about.get("number")),
+                self._lazy(about.get("other")),
+                None if limits is None else (_number(limits[0]), _number(limits[1])),
+                dtype=None if "dtype" not in about else DTYPES[about["dtype"]],
+            )
         )
 
     def _measured(self, about: Json) -> Measured:
         means: Mapping[str, Any] = about["means"]
-        read = {name: Mean(self._tensor(total), float(n)) for name, (total, n) in means.items()}
-        return Measured(read, int(about["calls"]), int(about["keys"]))
+        read = {name: Mean(*map(self._tensor, parts)) for name, parts in means.items()}
+        wanted = {"entropy", "first", "spread"}
+        sizes = {tuple(part.shape) for mean in read.values() for part in mean}
+        if not wanted <= read.keys() <= {*MEASURES} or len(sizes) != 1 or len(min(sizes)) != 1:
+            raise FileError(f"means {', '.join(read)} with axes {sizes}")
+        return Measured(read, checked.whole(about["calls"], "calls", 1))
 
-    def _lazy(self, number: int | None) -> Callable[[], Tensor] | None:
+    def _lazy(self, number: object) -> Callable[[], Tensor] | None:
         return None if number is None else partial(_same, self._tensor(number))
 
-    def _tensor(self, number: int) -> Tensor:
+    def _tensor(self, number: object) -> Tensor:
         return self._tensors[self._index(number, self._tensors)]
 
-    def _index(self, number: int, among: Sequence[object]) -> int:
-        if not 0 <= number < len(among):
-            raise FileError(f"there is no number {number} among {len(among)}")
-        return number
+    def _index(self, number: object, among: Sequence[object]) -> int:
+        return checked.whole(number, "a number", 0, len(among) - 1)
+
+
+def _path(value: object) -> str | None:
+    return None if value is None else checked.text(value, "a path")
 
 
 def _number(value: float | str | None) -> float | None:

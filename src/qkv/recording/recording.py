@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from itertools import islice
 from os import PathLike
 from typing import TYPE_CHECKING
 
@@ -83,12 +84,15 @@ class Recording:
         Raises:
             NameNotFoundError: no module has that path (lists the nearest), or it has several
                 matrices: says why, and how to choose one.
-            RecordingError: there is no call at all.
+            RecordingError: there is no call at all; or the steps of a generation were computed in
+                ways that make no single matrix.
         """
         path, index = self._named(path)
         ours = [g for g in self._generations() if (g.last.path or "") == path]
         found = [g for g in ours if index is None or g.last.index == index]
         if len(found) == 1:
+            if found[0].apart:
+                raise RecordingError(f"{path!r} has no single matrix: {found[0].apart}")
             return found[0].joined
         if found:
             raise NameNotFoundError(self._several(path, found))
@@ -200,9 +204,12 @@ class Recording:
         return load(file)
 
     def joined(self) -> list[Call]:
-        """Return every matrix: calls that stand alone, and generations as one call each."""
+        """Return every matrix: calls that stand alone, and generations as one call each.
+
+        A generation whose steps make no single matrix stands as its calls, one by one.
+        """
         self._found()
-        return [generation.joined for generation in self._generations()]
+        return [call for generation in self._generations() for call in generation.matrices]
 
     def __repr__(self) -> str:
         calls = self._calls
@@ -273,7 +280,8 @@ class Recording:
 
     def _row(self, path: str) -> tuple[str, ...]:
         ours = [g for g in self._generations() if (g.last.path or "") == path]
-        facts = list(dict.fromkeys(self.keeping.facts(generation) for generation in ours[:MOST]))
+        matrices = (call for generation in ours for call in generation.matrices)
+        facts = list(dict.fromkeys(map(self.keeping.facts, islice(matrices, MOST))))
         calls = sum(len(generation) for generation in ours)
         return (path or _outside(ours[0].last), f"{calls:,}", *_said(facts))
 

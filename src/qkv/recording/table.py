@@ -109,5 +109,5 @@ def _named(key: Key, several: set[str | None]) -> str:
 
 def _row(head: HeadSummary, measures: Sequence[str]) -> tuple[str, ...]:
     numbers = (getattr(head, name) for name in measures)
-    cells = ("" if number is None else f"{number:.2f}" for number in numbers)
+    cells = ("–" if number is None else f"{number:.2f}" for number in numbers)
     return (head.path or "(no module)", str(head.head), head.kind, f"{head.measure:.2f}", *cells)

@@ -13,7 +13,5 @@ def undisturbed() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(torch.no_grad())
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(torch._C._DisableAutocast())
         yield

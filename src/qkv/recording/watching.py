@@ -1,13 +1,14 @@
 """`watch`: record the attention of any PyTorch model while it runs."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
-from typing import get_args
+from types import TracebackType
+from typing import Any, NoReturn, get_args
 
 from torch import nn
 
-from qkv.errors import ArgumentError
+from qkv.errors import ArgumentError, RecordingError
 from qkv.recording.call import Call
 from qkv.recording.keeping import Keep, Keeping
 from qkv.recording.mode import Observer
@@ -15,7 +16,6 @@ from qkv.recording.recording import Recording
 from qkv.recording.tokens import Given, Tokens
 
 
-@contextmanager
 def watch(
     model: nn.Module | None = None,
     *,
@@ -24,7 +24,7 @@ def watch(
     on_call: Callable[[Call], object] | None = None,
     tokens: Given | None = None,
     tokenizer: object | None = None,
-) -> Iterator[Recording]:
+) -> "Watch":
     """Record every attention that runs in the block, on the path that runs anyway.
 
         with qkv.watch(model) as seen:
@@ -46,25 +46,89 @@ def watch(
             them. They can be given later: `seen.with_tokens`.
         tokenizer: of `transformers`, of `tokenizers`, or of a model of ours.
 
-    Yields:
-        The recording; it can be asked while it grows.
+    Returns:
+        What `with` takes, once; it gives the recording, which can be asked while it grows.
 
     Raises:
         ArgumentError: an argument that cannot be meant, before anything runs.
         Exception: what `on_call` raised, after the block.
     """
     _check(model, only, keep, on_call)
+    if tokens is None and tokenizer is not None:
+        raise ArgumentError(
+            "tokenizer= was given without tokens=; wanted also what the model reads: the text, or "
+            "the ids (tokens=inputs['input_ids'])"
+        )
     read = None if tokens is None else Tokens.read(tokens, tokenizer)
-    keeping = Keeping(keep, read, on_call)
-    chosen = Chosen(only)
-    observer = Observer(model, keeping.take, None if only is None else chosen)
-    keeping.notes = observer.misses.notes
-    name = "whatever ran" if model is None else type(model).__name__
-    missed = Missed(name, observer.misses.text, chosen)
-    with observer:
-        yield Recording(name, keeping, None, missed, read)
-    if keeping.failure is not None:
-        raise keeping.failure
+    return Watch(model, only, Keeping(keep, read, on_call))
+
+
+class Watch(AbstractContextManager[Recording]):
+    """A block that is about to be watched; the recording is what `with … as seen` gives.
+
+    Args:
+        model, only: as `watch` takes them.
+        keeping: takes the calls.
+    """
+
+    def __init__(self, model: nn.Module | None, only: str | None, keeping: Keeping) -> None:
+        """Nothing runs yet."""
+        self._about: tuple[nn.Module | None, str | None] | None = model, only
+        self._keeping = keeping
+        self._observer: Observer | None = None
+
+    def __enter__(self) -> Recording:
+        """Begin.
+
+        Raises:
+            RecordingError: it was used before.
+        """
+        if self._about is None:
+            raise RecordingError("this watch was used before; wanted qkv.watch(...) once more")
+        (model, only), self._about = self._about, None
+        keeping, chosen = self._keeping, Chosen(only)
+        self._observer = observer = Observer(model, keeping.take, None if only is None else chosen)
+        keeping.notes = observer.misses.notes
+        name = "whatever ran" if model is None else type(model).__name__
+        missed = Missed(name, observer.misses.text, chosen)
+        observer.__enter__()
+        return Recording(name, keeping, None, missed, self._keeping.tokens)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End; raise what `on_call` raised, unless the block itself did."""
+        assert self._observer is not None
+        observer, self._observer = self._observer, None
+        try:
+            observer.__exit__(kind, raised, trace)
+        finally:
+            self._keeping.close()
+        if raised is None and self._keeping.failure is not None:
+            raise self._keeping.failure
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and hasattr(Recording, name):
+            self._refuse(f".{name}")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __getitem__(self, path: object) -> NoReturn:
+        self._refuse(f"[{path!r}]")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("")
+
+    def __contains__(self, path: object) -> NoReturn:
+        self._refuse("")
+
+    def _refuse(self, asked: str) -> NoReturn:
+        raise RecordingError(
+            f"a watch is no recording; wanted: with qkv.watch(model) as seen: model(...), and "
+            f"then seen{asked}"
+        )
 
 
 class Chosen:

@@ -1,6 +1,7 @@
 """The weights of an attention as it ran, recovered from its operands."""
 
 from dataclasses import dataclass, replace
+from math import isnan
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,10 @@ from qkv.core.mask import Mask
 from qkv.core.mask_parts import Part
 from qkv.errors import RecordingError
 from qkv.recording.form import Form, constant
-from qkv.recording.masks import Added, narrowed
+from qkv.recording.masks import PAIRS, Added, blocks_of, narrowed, open_, part_of, runs_under
 from qkv.recording.operands import Operands, Operation
-from qkv.recording.program import PAIRS, Program, part_of
+from qkv.recording.program import Program
 from qkv.weights.matrix import Weights
-
-INFINITE = -torch.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +64,10 @@ def after(operands: Operands) -> After:
     for operation in operands.after:
         number = constant(operation.other, operation.number)
         if operation.kind in ("fill", "where") and number == 0:
-            blocking.append(Operation(operation.kind, operation.operand, INFINITE))
+            blocking.append(Operation(operation.kind, operation.operand, -torch.inf))
+            continue
+        if operation.kind == "multiply" and _hides_the_key(operands, operation):
+            blocking.append(Operation("share", operation.operand))
             continue
         number = constant(operation.operand, operation.number)
         if operation.kind == "multiply" and number is not None:
@@ -75,7 +77,7 @@ def after(operands: Operands) -> After:
         if operation.kind == "multiply" and factor is not None and factor.shape[-1] == 1:
             gain = gain * factor
         elif operation.kind == "multiply" and factor is not None and _are_shares(factor):
-            blocking.append(Operation("add", lambda factor=factor: factor.log()))  # type: ignore[misc]
+            blocking.append(Operation("share", operation.operand))
         else:
             raise RecordingError(
                 f"after the softmax came {operation.kind!r} with numbers beyond 0 to 1: what "
@@ -113,9 +115,10 @@ def distance(operands: Operands, weights: Weights) -> float:
             empty = weights.logsumexp.isneginf()[..., None]
             apart = apart.masked_fill(theirs.isnan() & empty, 0.0)
         apart = apart.masked_fill(ours == theirs, 0.0)  # both infinite
-    largest = theirs[theirs.isfinite()].abs().max() if theirs.numel() else theirs.new_zeros(())
-    scale = float(largest) or 1.0
-    return float(apart.max()) / scale if apart.numel() else 0.0
+    finite = theirs[theirs.isfinite()]
+    scale = float(finite.abs().max()) or 1.0 if finite.numel() else 1.0
+    furthest = float(apart.max()) / scale if apart.numel() else 0.0
+    return torch.inf if isnan(furthest) else furthest  # NaN beside a number
 
 
 def _is_all(operands: Operands, form: Form) -> bool:
@@ -141,8 +144,9 @@ def _softmax(operands: Operands, form: Form, *more: Part) -> Weights:
             sinks = sinks.to(program.dtype) - program.shift[..., None]
         return Weights.of(program, sinks)
     q, k = operands.q, operands.k
-    if form.factor is not None:
-        q = q * form.factor.to(q)
+    if form.factor is not None:  # in half precision it would round the queries once more
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q = q.to(wide) * form.factor.to(wide)
     parts = (*(() if form.mask is None else form.mask.parts), *more)
     mask = Mask(parts) if parts else None
     return Weights(q, k.to(q), mask=mask, scale=form.scale, softcap=form.softcap, sinks=sinks)
@@ -157,32 +161,41 @@ def _shares(operands: Operands, form: Form, blocking: tuple[Operation, ...]) -> 
     whole = Weights.of(program, sinks).logsumexp
     left = program.then(*blocking)
     share = (Weights.of(left).logsumexp - whole).exp().clamp(max=1.0)
-    taken = (torch.log1p(-share) + whole).masked_fill(whole.isneginf(), INFINITE)
+    taken = (torch.log1p(-share) + whole).masked_fill(whole.isneginf(), -torch.inf)
     return Weights.of(left, taken[..., None])
 
 
 def _takes_something(operands: Operands, form: Form, blocking: tuple[Operation, ...]) -> bool:
     """Whether a weight above 0 was taken away, or one of a hidden row was left."""
-    if form.mask is None or not form.plain or any(o.kind == "add" for o in blocking):
+    if form.mask is None or not form.plain or any(o.kind == "share" for o in blocking):
         return True
     queries, keys = operands.q.shape[-2], operands.k.shape[-2]
     device = operands.q.device
-    for rows in runs(queries, max(1, PAIRS // max(1, keys))):
+    taking = [one.operand().shape[:2] for one in blocking if one.operand is not None]
+    for rows in runs_under((*form.mask.leading_axes, *taking), queries, keys):
         columns = range(keys)
         tile = form.mask.tile(rows, columns, queries=queries, keys=keys, device=device)
         if isinstance(tile, bool):
             tile = torch.tensor(tile, device=device).expand(1, 1, len(rows), keys)
-        open_ = tile > INFINITE if tile.is_floating_point() else tile
+        seen = open_(tile)
         taken = torch.zeros((), dtype=torch.bool, device=device)
         for operation in blocking:
             assert operation.operand is not None
             part = part_of(operation.operand(), rows, columns).bool()
             taken = taken | (part if operation.kind == "fill" else ~part)
-        empty = ~open_.any(-1, keepdim=True)
-        if bool((taken & open_).any()) or bool((~taken & empty).any()):
+        empty = ~seen.any(-1, keepdim=True)
+        if bool((taken & seen).any()) or bool((~taken & empty).any()):
             return True
     return False
 
 
 def _are_shares(factor: Tensor) -> bool:
-    return bool((factor >= 0).all()) and bool((factor <= 1).all())
+    return all(bool(((block >= 0) & (block <= 1)).all()) for _, block in blocks_of(factor))
+
+
+def _hides_the_key(operands: Operands, operation: Operation) -> bool:
+    """Whether a factor hides the only key that there is: no gain of rows, nor of a whole head."""
+    if operation.operand is None or operands.k.shape[-2] != 1:
+        return False
+    factor = operation.operand()
+    return factor.shape[1] == 1 and bool(((factor == 0) | (factor == 1)).all())

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from qkv.errors import RecordingError
 from qkv.recording.joining import Generation, Kept, Key
 from qkv.recording.measuring import Measured
 from qkv.recording.operands import Lazy, Operands, Operation
@@ -58,7 +59,7 @@ class Writer:
         return header | {"views": self.pieces.views()}
 
     def _brief(self, recording: "Recording", generation: Generation) -> Json:
-        facts = recording.keeping.facts(generation)
+        facts = recording.keeping.facts(generation.last)
         return {"facts": facts, "summary": self._summary(generation.last.summary)}
 
     def _generation(self, generation: Generation) -> Json:
@@ -86,6 +87,11 @@ class Writer:
         return written
 
     def _operation(self, operation: Operation) -> Json:
+        if operation.function is not None:
+            raise RecordingError(
+                "a call changed its scores by a function (FlexAttention's score_mod), and a file "
+                "holds no code; save the others, seen.select(path), or record with keep='summary'"
+            )
         limits = operation.limits
         written = {
             "kind": operation.kind,
@@ -93,6 +99,7 @@ class Writer:
             "number": number(operation.number),
             "other": self._lazy(operation.other),
             "limits": None if limits is None else [number(limit) for limit in limits],
+            "dtype": None if operation.dtype is None else str(operation.dtype)[len("torch.") :],
         }
         return {name: value for name, value in written.items() if value is not None}
 
@@ -107,10 +114,9 @@ class Writer:
 
     def _measured(self, key: Key, measured: Measured) -> Json:
         means = {
-            name: [self.pieces.add(mean.total), mean.queries]
-            for name, mean in measured.means.items()
+            name: [self.pieces.add(part) for part in mean] for name, mean in measured.means.items()
         }
-        return {"key": key, "calls": measured.calls, "keys": measured.keys, "means": means}
+        return {"key": key, "calls": measured.calls, "means": means}
 
 
 def number(value: float | None) -> float | str | None:

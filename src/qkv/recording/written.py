@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qkv.recording.axes import Axis, Factor, UnclearError, pairs, resolved
+from qkv.recording.axes import Axis, Factor, UnclearError, axis, pairs, resolved
 from qkv.recording.layout import Changed, Laid, Projected, roles
 from qkv.recording.nodes import Cell, Held, Node, Product, Step
 from qkv.recording.operands import Operands, Operation
@@ -73,6 +73,8 @@ class WrittenOut:
         contracted = weights.axes[_summed(second.product, self._by_left)]
         if resolved(contracted) != resolved(self._roles.keys) and softmax.sinks is None:
             raise UnclearError("the product is not over the axis of the softmax")
+        if softmax.sinks is not None and not _of_keys(softmax.sinks, weights):
+            raise UnclearError("what was appended before it was not left out after it")
         number = self._queries_and_keys(softmax, softmax.first, by_rows)
         self._values_and_output(second, second.product, values, out)
         self._program(softmax, weights, number)
@@ -101,7 +103,7 @@ class WrittenOut:
         product, number, sources = first.product, 1.0, list[Node]()
         if product is None or softmax.operands is None:
             raise UnclearError("its input does not come from a product")
-        laid = []
+        laid = list[Laid | Changed]()
         for held, node, of, copies in zip(
             softmax.operands,
             first.parents,
@@ -143,7 +145,7 @@ class WrittenOut:
         groups: tuple[Axis, ...],
         instead: list[tuple[Factor, Factor]],
         scaled: bool = True,
-    ) -> tuple[Laid, float]:
+    ) -> tuple[Laid | Changed, float]:
         """Hold an operand's origin where that can be laid out, else the operand."""
         origin, of_origin, factor = self._keep.origin(tensor, node)
         repeated = node.repeated
@@ -154,7 +156,10 @@ class WrittenOut:
                 return laid, factor
             except (UnclearError, RuntimeError):
                 self.cells.pop()
-        return self._held(tensor, node, groups, repeated, instead, 1), 1.0
+        laid, factor = self._held(tensor, node, groups, repeated, instead, 1), node.owner.rescaled
+        if factor != 1.0 and not node.layout.offset:
+            return Changed(laid, lambda q: q / factor), factor
+        return laid, 1.0
 
     def _held(
         self,
@@ -172,12 +177,13 @@ class WrittenOut:
 
     def _program(self, softmax: Softmax, weights: Node, number: float) -> None:
         """What is done to the similarities, and to the weights."""
-        scale = [] if number == 1.0 else [Operation("multiply", number=number)]
+        dtype = None if softmax.first is None else softmax.first.dtype
+        scale = [] if number == 1.0 else [Operation("multiply", number=number, dtype=dtype)]
         self._scores = (*scale, *(self._operation(step, node) for step, node in softmax.steps))
         self._sinks = self._noise = None
         self._dropout, after = 0.0, list[Operation]()
         if softmax.sinks is not None and softmax.sinks.step is not None:
-            self._sinks = self._laid(softmax.sinks.step.operand, softmax.input)
+            self._sinks = self._beside(softmax.sinks.step.operand, softmax.input, softmax.dim)
         while weights.kind != "softmax":
             if weights.kind == "dropout" and weights.step is not None:
                 self._noise = self._laid(weights.step.operand, weights)
@@ -200,18 +206,41 @@ class WrittenOut:
             step.number,
             None if step.other is None else self._laid(step.other, node),
             step.limits,
+            dtype=node.dtype,
         )
+
+    def _beside(self, cell: Cell | None, node: Node, dim: int) -> Laid:
+        """Lay sinks out: they have columns of their own."""
+        laid = self._laid(cell, node)
+        own, axes = axis(laid.held.tensor.shape[dim]), list(node.axes)
+        axes[dim] = own
+        return Laid(laid.held, axes, (*self._roles[:3], own))
 
     def _laid(self, cell: Cell | None, node: Node) -> Laid:
         if not isinstance(cell, Held):
             raise UnclearError("one of its operands was gone")
         self.cells.append(cell)
-        return Laid(cell, node.axes, self._roles)
+        laid = Laid(cell, node.axes, self._roles)
+        laid.check()
+        return laid
 
     def _projection(self) -> Tensor | None:
         if self.projected is None:
             return None
         return self.projected.laid_out(self._roles.heads, self._width)
+
+
+def _of_keys(sinks: Node, weights: Node) -> bool:
+    """Say whether of the weights just those of keys were taken, and none of what was appended."""
+    while weights.kind != "softmax":
+        whole = weights.parents[0]
+        if weights.kind == "view" and weights.layout.places() < whole.layout.shape.numel():
+            rows, first = whole.layout, int(weights.layout.offset) - int(whole.layout.offset)
+            wanted = sinks.parents[0].layout.shape[sinks.dim] * rows.shape.numel()
+            taken = weights.layout.shape.numel() * rows.shape[sinks.dim]
+            return taken == wanted and first == int(sinks.number) * rows.stride[sinks.dim]
+        weights = whole
+    return False
 
 
 def _summed(product: Product, left: bool) -> int:

@@ -6,11 +6,13 @@ made again in the backward pass, so that memory grows with n · d there too.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -23,15 +25,22 @@ PAIRS = 1 << 19
 LEAST = -1e4
 """exp is 0 below it in every dtype, and 0 times it is 0, which 0 · −∞ is not."""
 
+PROBES = 8
+"""Rows that are asked how far they reach before the size of the blocks is chosen."""
+
+Kept = Literal["weights", "logsumexp", "entropy"]
+"""What a block holds; each also what stands before it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """Some rows of the weights of some heads, over the columns that they may look at.
 
     Attributes:
-        highest: m, the largest logit of each row (of its sinks too, where there is `lse`).
-        below: logits − m, and LEAST where that is −∞; None where they were not asked to be kept.
-        lse: ln Σ exp(logits), where it does not follow from m and the weights alone.
+        part: columns outside of which everything is open, counted from the first of `columns`.
+        open: whether a row may look at a key, over the columns of `part`.
+        logsumexp: ln Σ exp(logits) of each row, sinks included; −∞ where it sees nothing.
+        entropy: −Σ_j p_ij ln p_ij of each row.
     """
 
     rows: range
@@ -39,37 +48,33 @@ class Block:
     examples: slice
     heads: slice
     weights: Float[Tensor, "examples heads rows columns"]
-    highest: Float[Tensor, "examples heads rows"]
-    below: Float[Tensor, "examples heads rows columns"] | None = None
-    lse: Float[Tensor, "examples heads rows"] | None = None
+    part: slice
+    open: Bool[Tensor, "examples heads rows part"] | None
+    logsumexp: Float[Tensor, "examples heads rows"] | None = None
+    entropy: Float[Tensor, "examples heads rows"] | None = None
 
     @property
-    def reaches(self) -> Bool[Tensor, "examples heads rows"]:
-        """Whether a row may look at any key."""
-        return self.highest > -torch.inf
+    def visible(self) -> Int[Tensor, "examples heads rows"]:
+        """How many keys a row may look at."""
+        if self.open is None:
+            shape, device = self.weights.shape[:3], self.weights.device
+            return torch.full(shape, len(self.columns), device=device)
+        return visible(self.open, len(self.columns))
 
-    @property
-    def logsumexp(self) -> Float[Tensor, "examples heads rows"]:
-        """ln Σ exp(logits) of each row, sinks included; −∞ where it may look at nothing."""
-        if self.lse is not None:
-            return self.lse
-        return torch.where(self.reaches, self.highest + _above(self.weights), -torch.inf)
 
-    @property
-    def entropy(self) -> Float[Tensor, "examples heads rows"]:
-        """−Σ_j p_ij ln p_ij = Σ_j p_ij (m − logit_ij) + (lse − m) Σ_j p_ij
+def visible(is_open: Bool[Tensor, "examples heads rows part"], columns: int) -> Tensor:
+    """Count the open ones of so many columns, once where several heads or rows have the same."""
+    alike = [
+        stride == 0 and n > 0 for stride, n in zip(is_open.stride(), is_open.shape, strict=True)
+    ]
+    once = is_open[tuple(slice(0, 1) if same else slice(None) for same in alike[:3])]
+    return (once.sum(-1) + (columns - is_open.shape[-1])).expand(is_open.shape[:3])
 
-        Taken from m, nothing is lost where logits are large.
-        """
-        assert self.below is not None, "the block was asked for without its logits"
-        if self.lse is None:
-            rest = torch.where(self.reaches, _above(self.weights), 0.0)
-        else:
-            reaches = self.reaches & (self.lse > -torch.inf)
-            above = torch.where(reaches, self.lse - self.highest, 0.0)
-            rest = above * self.weights.sum(-1)
-        spread: Tensor = torch.linalg.vecdot(self.weights, self.below)
-        return (rest - spread).clamp(min=0.0)
+
+def asked_for(answer: Tensor | None) -> Tensor:
+    """Return what a block was told to keep."""
+    assert answer is not None, "the block was made without it"
+    return answer
 
 
 Question = Callable[[Block], tuple[Tensor, ...]]
@@ -87,28 +92,37 @@ class Softmax:
     logits: Logits
     sinks: Float[Tensor, "batch heads rows"] | None = None
 
+    @property
+    def trainable(self) -> bool:
+        """Whether anything that the weights are made of may want gradients."""
+        own: bool = getattr(self.logits, "requires_grad", True)
+        return own or (self.sinks is not None and self.sinks.requires_grad)
+
     def trained(self, *others: Tensor) -> bool:
         """Whether gradients are wanted: then blocks are plain operations, and made again."""
-        if not torch.is_grad_enabled():
-            return False
-        tensors = others if self.sinks is None else (*others, self.sinks)
-        own: bool = getattr(self.logits, "requires_grad", True)
-        return own or any(tensor.requires_grad for tensor in tensors)
+        wanted = self.trainable or any(tensor.requires_grad for tensor in others)
+        return torch.is_grad_enabled() and wanted
 
     def by_rows(
         self,
         question: Question,
         *others: Tensor,
         rows: range | None = None,
-        keep_logits: bool = False,
+        keep: Kept = "weights",
     ) -> tuple[Tensor, ...]:
         """Ask each block and join the answers, which have the axes (batch, heads, rows, …)."""
+        with in_full(self.logits.device):
+            return self._by_rows(question, others, rows, keep)
+
+    def _by_rows(
+        self, question: Question, others: tuple[Tensor, ...], rows: range | None, keep: Kept
+    ) -> tuple[Tensor, ...]:
         rows = range(self.logits.shape[-2]) if rows is None else rows
         if self.trained(*others):
             asked = [self._recomputed(run, question)[1] for run in self._runs(rows)]
             return tuple(torch.cat(parts, dim=2) for parts in zip(*asked, strict=True))
         found: list[Tensor] = []
-        for b in self.blocks(rows, keep_logits=keep_logits):
+        for b in self.blocks(rows, keep):
             answers = question(b)
             found = found or [self._empty(answer, len(rows)) for answer in answers]
             here = slice(b.rows.start - rows.start, b.rows.stop - rows.start)
@@ -118,6 +132,10 @@ class Softmax:
 
     def by_columns(self, question: Question, *others: Tensor) -> Tensor:
         """Ask each block and add the answers, which lie along its columns, the last axis."""
+        with in_full(self.logits.device):
+            return self._by_columns(question, others)
+
+    def _by_columns(self, question: Question, others: tuple[Tensor, ...]) -> Tensor:
         keys, total = self.logits.shape[-1], None
         if self.trained(*others):
             for run in self._runs(range(self.logits.shape[-2])):
@@ -134,26 +152,30 @@ class Softmax:
         assert total is not None
         return total
 
-    def blocks(self, rows: range, *, keep_logits: bool = False) -> Iterator[Block]:
+    def blocks(self, rows: range, keep: Kept = "weights") -> Iterator[Block]:
         """Make the weights block by block, without gradients; each lasts until the next."""
         scratch, spare = (Scratch(self.logits.dtype, self.logits.device) for _ in range(2))
         logits = self.logits
         if isinstance(logits, Similarities):
             height, width = self._size(logits)
-            logits = replace(logits, k=logits.k.contiguous())
+            # products with Kᵀ are faster where that is what lies row by row in memory
+            logits = replace(logits, k=logits.k.mT.contiguous().mT)
             for run in _cut(rows, height):
                 for strip in logits.strips(run, width, scratch):
-                    yield self._block(run, strip, spare if keep_logits else None)
+                    yield self._block(run, strip, spare, keep)
             return
         for run in self._runs(rows):
             columns = logits.reach(run)
-            strip = Strip(columns, slice(None), slice(None), logits.tile(run, columns).detach())
-            yield self._block(run, strip, spare if keep_logits else None)
+            tile = logits.tile(run, columns).detach()
+            everything, part = slice(None), slice(0, len(columns))
+            strip = Strip(columns, everything, everything, tile, part, tile > -torch.inf)
+            yield self._block(run, strip, spare, keep)
 
     def _size(self, logits: Similarities) -> tuple[int, int]:
         """Rows of a block, and key/value heads: narrow bands get taller blocks."""
         queries = logits.shape[-2]
-        probes = (range(at, at + 1) for at in (queries // 2, queries - 1) if queries)
+        places = {queries * at // PROBES for at in range(PROBES)} | {queries - 1}
+        probes = (range(at, at + 1) for at in places if queries)
         widest = max((len(logits.reach(probe)) for probe in probes), default=1)
         groups = logits.q.shape[1] // logits.k.shape[1]
         return block_size(queries, widest, groups)
@@ -165,24 +187,45 @@ class Softmax:
     def _empty(self, answer: Tensor, rows: int) -> Tensor:
         return answer.new_empty(*self.logits.shape[:2], rows, *answer.shape[3:])
 
-    def _block(self, rows: range, strip: Strip, spare: Scratch | None) -> Block:
-        """Turn logits into weights, in place; what lies below m goes to the spare memory."""
-        columns, examples, heads, weights, is_open = strip
-        highest, below, lse = _highest(weights), None, None
-        reaches = highest > -torch.inf
-        if spare is not None:
-            m = highest.masked_fill(~reaches, 0.0)[..., None]
-            below = torch.sub(weights, m, out=spare.take(*weights.shape))
-            below = below if is_open else below.clamp_(min=LEAST)
-        torch.softmax(weights if below is None else below, -1, out=weights)
-        if not reaches.all():
-            weights.masked_fill_(~reaches[..., None], 0.0)
+    def _block(self, rows: range, strip: Strip, spare: Scratch, keep: Kept) -> Block:
+        """Turn logits into weights, in place where nothing else is asked of them."""
+        columns, examples, heads, logits, part, is_open = strip
+        reaches: Tensor | None = None
+        if is_open is not None:
+            reaches = visible(is_open, len(columns)) > 0
+        elif not len(columns):
+            reaches = torch.zeros(logits.shape[:3], dtype=torch.bool, device=logits.device)
+        weights, lse, entropy = logits, None, None
+        if keep != "weights" or self.sinks is not None:
+            highest = _highest(logits)
+            weights = logits if keep != "entropy" else spare.take(*logits.shape)
+        torch.softmax(logits, -1, out=weights)
+        if reaches is not None and not reaches.all():
+            weights.masked_fill_(~reaches[..., None], 0.0)  # rather than NaN
+        if keep != "weights" or self.sinks is not None:
+            # the weight of the highest logit is no small number: its logarithm is exact
+            lse = highest - _highest(weights).log()
+            if reaches is not None:
+                lse = torch.where(reaches, lse, -torch.inf)
         if self.sinks is not None:
-            alone = torch.where(reaches, highest + _above(weights), -torch.inf)
+            assert lse is not None
             sinks = self._sinks_of(rows)[examples, heads]
-            lse = torch.logaddexp(alone, sinks)
-            weights.mul_(torch.sigmoid(alone - sinks)[..., None])  # the share that is left
-        return Block(rows, columns, examples, heads, weights, highest, below, lse)
+            left = torch.sigmoid(lse - sinks).masked_fill(lse == -torch.inf, 0.0)
+            weights.mul_(left[..., None])
+            lse = torch.logaddexp(lse, sinks)
+        if keep == "entropy":
+            assert lse is not None
+            if is_open is not None:
+                logits.clamp_(min=torch.finfo(logits.dtype).min)
+            inside = torch.mul(weights, logits, out=logits).sum(-1)
+            entropy = self._entropy(weights, lse, inside)
+        return Block(rows, columns, examples, heads, weights, part, is_open, lse, entropy)
+
+    def _entropy(self, weights: Tensor, lse: Tensor, inside: Tensor) -> Tensor:
+        """−Σ_j p_ij ln p_ij = lse Σ_j p_ij − Σ_j p_ij logit_ij"""
+        lse = lse.masked_fill(lse == -torch.inf, 0.0)
+        total = lse if self.sinks is None else lse * weights.sum(-1)
+        return (total - inside).clamp(min=0.0)
 
     def _recomputed(self, rows: range, question: Question) -> tuple[range, tuple[Tensor, ...]]:
         columns = self.logits.reach(rows)
@@ -207,8 +250,10 @@ class Softmax:
         lse = (total.log() + highest).masked_fill(nothing, -torch.inf)
         weights = powers / total[..., None]
         below = (logits - highest[..., None]).clamp(min=LEAST)
-        everything = slice(None)
-        return Block(rows, columns, everything, everything, weights, highest, below, lse)
+        above = torch.where(nothing, 0.0, lse - highest)
+        entropy = (above * weights.sum(-1) - (weights * below).sum(-1)).clamp(min=0.0)
+        everything, part, is_open = slice(None), slice(0, len(columns)), logits > -torch.inf
+        return Block(rows, columns, everything, everything, weights, part, is_open, lse, entropy)
 
     def _sinks_of(self, rows: range) -> Tensor:
         assert self.sinks is not None
@@ -223,14 +268,14 @@ def _cut(rows: range, height: int) -> Iterator[range]:
         yield range(rows.start + run.start, rows.start + run.stop)
 
 
-def _highest(logits: Tensor) -> Float[Tensor, "examples heads rows"]:
-    if logits.shape[-1] == 0:
-        return logits.new_full(logits.shape[:-1], -torch.inf)
-    return logits.amax(-1)
+def _highest(numbers: Tensor) -> Float[Tensor, "examples heads rows"]:
+    if numbers.shape[-1] == 0:
+        return numbers.new_full(numbers.shape[:-1], -torch.inf)
+    return numbers.amax(-1)
 
 
-def _above(weights: Tensor) -> Float[Tensor, "examples heads rows"]:
-    """lse − m = −ln p where the logit is m: exact, as p is no small number there."""
-    if weights.shape[-1] == 0:
-        return weights.new_zeros(weights.shape[:-1])
-    return -weights.amax(-1).log()
+def in_full(device: torch.device) -> AbstractContextManager[object]:
+    """Compute in the dtypes that the operands have, under an autocast too."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

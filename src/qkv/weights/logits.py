@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from qkv.core import blocks
@@ -22,7 +22,8 @@ class Logits(Protocol):
     It may also have `requires_grad`, False where nothing in it is trained: then `Weights` need
     not keep a graph. Without it gradients are assumed to be wanted wherever they are enabled.
     And it may have the keys `k`, (batch, kv_heads, keys, d_k): then `weights @ x` takes an x
-    with a head for each of theirs.
+    with a head for each of theirs. And `head(example, head)`, the same for one head alone with
+    axes of 1: without it a tile of one head is cut from a tile of them all.
     """
 
     @property
@@ -51,8 +52,9 @@ class Strip(NamedTuple):
     examples: slice
     heads: slice
     logits: Float[Tensor, "examples heads rows columns"]
-    open: bool = False
-    """Whether it is known that none of them is −∞."""
+    part: slice = slice(0, 0)
+    open: Bool[Tensor, "examples heads rows part"] | None = None
+    """Whether they are above −∞, over the columns of `part`; all others are."""
 
 
 class Scratch:
@@ -146,7 +148,7 @@ class Similarities:
         groups = self.q.shape[1] // kv_heads
         q = (self.q[:, :, rows.start : rows.stop] * self.scale).unflatten(1, (kv_heads, groups))
         k = self.k[:, :, columns.start : columns.stop]
-        part, added = self._added_over(columns, tile, q.flatten(1, 2))
+        part, added, is_open = self._added_over(columns, tile, q.flatten(1, 2))
         for e, h in blocks.portions(len(q), kv_heads, width):
             left, right = q[e, h].flatten(2, 3).flatten(0, 1), k[e, h].flatten(0, 1)
             scaled = scratch.take(len(left), left.shape[1], len(columns))
@@ -156,9 +158,11 @@ class Similarities:
             examples, heads = len(q[e]), slice(h.start * groups, h.stop * groups)
             shape = (examples, heads.stop - heads.start, len(rows), len(columns))
             logits = scaled.view(shape)
-            if added is not None:
-                logits[..., part] += added[e, heads]  # + M
-            yield Strip(columns, e, heads, logits, open=added is None)
+            if added is None or is_open is None:
+                yield Strip(columns, e, heads, logits)
+                continue
+            logits[..., part] += added[e, heads]  # + M
+            yield Strip(columns, e, heads, logits, part, is_open[e, heads])
 
     def head(self, example: int, head: int) -> "Similarities":
         """Return one head of one example, with axes of 1."""
@@ -189,17 +193,22 @@ class Similarities:
         tile = self.mask.tile(rows, columns, queries=queries, keys=keys, device=self.device)
         return blocks.four_axes(tile, self.batch)
 
-    def _added_over(self, columns: range, tile: Tile, q: Tensor) -> tuple[slice, Tensor | None]:
-        """Return M for each head, over the columns alone in which it is not 0 throughout."""
-        if tile is True:
-            return slice(0, 0), None
+    def _added_over(
+        self, columns: range, tile: Tile, q: Tensor
+    ) -> tuple[slice, Tensor | None, Tensor | None]:
+        """Return M for each head and where it is open, over the columns alone where it is not 0."""
         part = slice(0, len(columns))
         if isinstance(tile, Tensor) and tile.dtype == torch.bool and tile.shape[-1] > 1:
             closed = (~tile).flatten(0, -2).any(0).nonzero()
             part = slice(int(closed[0]), int(closed[-1]) + 1) if len(closed) else slice(0, 0)
             tile = tile[..., part]
+        if tile is True or part.start == part.stop:
+            return slice(0, 0), None, None
         added = _added(tile, q)
-        return part, added.expand(*q.shape[:3], part.stop - part.start)
+        is_open = tile if isinstance(tile, Tensor) and tile.dtype == torch.bool else None
+        is_open = added > -torch.inf if is_open is None else is_open
+        shape = (*q.shape[:3], part.stop - part.start)
+        return part, added.expand(shape), is_open.expand(shape)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """`Weights`: the attention matrix as an object that answers like the matrix and is never formed."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,9 +10,10 @@ from torch import Tensor
 from qkv.core import fused
 from qkv.core.mask import Mask
 from qkv.errors import ArgumentError, ShapeError
-from qkv.weights.blocks import Block, Softmax
+from qkv.weights.blocks import Block, Softmax, asked_for, in_full
+from qkv.weights.checks import check_operands, check_real, check_scale, check_whole, joined
 from qkv.weights.logits import Logits, LogitsOfHead, Similarities
-from qkv.weights.regions import Regions, crop, run_of
+from qkv.weights.regions import Regions, along, crop, run_of
 from qkv.weights.strongest import strongest_keys
 from qkv.weights.summary import Summary, summarise
 
@@ -67,10 +68,8 @@ class Weights:
         sinks: Tensor | None = None,
     ) -> None:
         """Check what was given; nothing is computed yet."""
-        fused.check(q, k, k, softcap)
-        if mask is not None:
-            fused.check_mask(mask, q, k)
-        scale = q.shape[-1] ** -0.5 if scale is None else float(scale)
+        check_operands(q, k, mask, softcap)
+        scale = q.shape[-1] ** -0.5 if scale is None else check_scale(scale)
         wide = torch.promote_types(q.dtype, torch.float32)
         q4, k4 = fused.four_axes(q).to(wide), fused.four_axes(k).to(wide)
         logits = Similarities(q4, k4, scale, softcap, mask, q.shape[:-3])
@@ -79,14 +78,19 @@ class Weights:
     @classmethod
     def of(cls, logits: Logits, sinks: Tensor | None = None) -> "Weights":
         """Return the softmax of any other calculation of logits (batch, heads, queries, keys)."""
+        if not isinstance(logits, Logits):
+            raise ArgumentError(
+                f"logits are a {type(logits).__name__}; wanted what has shape, dtype, device, "
+                f"reach and tile (`qkv.weights.logits.Logits`); for q and k say Weights(q, k)"
+            )
         weights = cls.__new__(cls)
         weights._hold(logits, torch.Size(logits.shape[:2]), sinks)
         return weights
 
     def _hold(self, logits: Logits, leading: torch.Size, sinks: Tensor | None) -> None:
         self._leading = leading
-        joined = None if sinks is None else _joined(sinks, leading, logits)
-        self._softmax = Softmax(logits, joined)
+        total = None if sinks is None else joined(sinks, leading, logits)
+        self._softmax = Softmax(logits, total)
         self._logsumexp: Tensor | None = None
 
     @property
@@ -107,6 +111,13 @@ class Weights:
     def __repr__(self) -> str:
         return f"Weights{tuple(self.shape)}"
 
+    def __getitem__(self, which: object) -> NoReturn:
+        """Say what to ask instead: an index would form the matrix."""
+        raise ArgumentError(
+            f"weights[{which!r}] would form the matrix; wanted .head(h, batch), .rows(…), "
+            f".tile(rows, columns), or .dense()[…] where it is small"
+        )
+
     @property
     def mT(self) -> "Transposed":
         """The matrix with queries and keys exchanged, for `weights.mT @ x`."""
@@ -116,13 +127,13 @@ class Weights:
     def logsumexp(self) -> Float[Tensor, "*batch_heads queries"]:
         """ln Σ_j exp(logit_ij), sinks included; −∞ for a query that may look at nothing.
 
-        Kept once computed.
+        Kept once computed, where nothing is trained.
         """
         if self._logsumexp is not None:
             return self._logsumexp
-        (found,) = self._softmax.by_rows(lambda b: (b.logsumexp,))
+        (found,) = self._softmax.by_rows(lambda b: (asked_for(b.logsumexp),), keep="logsumexp")
         found = self._restored(found)
-        if not found.requires_grad:
+        if not self._softmax.trainable:
             self._logsumexp = found
         return found
 
@@ -141,7 +152,8 @@ class Weights:
         groups = logits.shape[1] // values.shape[1]
         if isinstance(logits, Similarities):
             if self._softmax.sinks is None and x.shape[-1]:
-                return self._restored(logits.attend(values))
+                with in_full(self.device):
+                    return self._restored(logits.attend(values))
             values = logits.seen(values)
         values = values.repeat_interleave(groups, 1)
 
@@ -177,7 +189,7 @@ class Weights:
 
         Over the keys alone: what goes to sinks is no part of the sum, nor are the rest scaled up.
         """
-        (found,) = self._softmax.by_rows(lambda b: (b.entropy,), keep_logits=True)
+        (found,) = self._softmax.by_rows(lambda b: (asked_for(b.entropy),), keep="entropy")
         return self._restored(found)
 
     def diagonal(self, offset: int = 0) -> Float[Tensor, "*batch_heads length"]:
@@ -186,12 +198,11 @@ class Weights:
         With fewer queries than keys, where the last query stands at the last key, a query's own
         key is at offset = keys − queries.
         """
-        queries, keys = self.shape[-2:]
+        offset, (queries, keys) = check_whole("offset", offset), self.shape[-2:]
         rows = range(max(0, -offset), max(0, -offset, min(queries, keys - offset)))
 
         def question(b: Block) -> tuple[Tensor]:
-            wanted = range(b.rows.start + offset, b.rows.stop + offset)
-            return (crop(b.weights, b.columns, wanted).diagonal(0, -2, -1),)
+            return (along(b, range(b.rows.start + offset, b.rows.stop + offset)),)
 
         return self._restored(self._softmax.by_rows(question, rows=rows)[0])
 
@@ -204,7 +215,7 @@ class Weights:
             ArgumentError: k is not from 1 to the number of keys.
         """
         keys = self.shape[-1]
-        if not 1 <= k <= keys:
+        if not isinstance(k, int) or not 1 <= k <= keys:
             raise ArgumentError(f"top got k={k}; there are {keys} keys, wanted 1 to {keys}")
 
         def question(b: Block) -> tuple[Tensor, Tensor]:
@@ -219,13 +230,14 @@ class Weights:
         the queries of its run, of their weight on all the keys of its run, so rows sum to 1 as
         those of the matrix do. Sizes above those of the matrix are cut down to them.
         """
+        height, width = check_whole("height", height, 1), check_whole("width", width, 1)
         regions = Regions.of(self._softmax, height, width)
         return self._restored(regions.map(self._softmax))
 
     def rows(self, i: int | range | slice) -> Float[Tensor, "..."]:
         """Return whole rows, (…, heads, rows, keys); without the axis of rows for an int."""
         found = self.tile(i, slice(None))
-        return found[..., 0, :] if isinstance(i, int) else found
+        return found if isinstance(i, range | slice) else found[..., 0, :]
 
     def tile(
         self, rows: int | range | slice, columns: int | range | slice
@@ -249,7 +261,7 @@ class Weights:
         Raises:
             ArgumentError: it has more than `limit` numbers.
         """
-        if (numbers := self.shape.numel()) > limit:
+        if (numbers := self.shape.numel()) > check_whole("limit", limit):
             size = numbers * self.dtype.itemsize / 1e9
             raise ArgumentError(
                 f"the weights are {tuple(self.shape)}, {numbers:,} numbers in {size:.1f} GB; "
@@ -270,12 +282,13 @@ class Weights:
         """
         examples, heads = self._softmax.logits.shape[:2]
         for name, got, size in (("h", h, heads), ("batch", batch, examples)):
+            check_whole(name, got)
             if not -size <= got < size:
                 raise ArgumentError(f"head got {name}={got}; wanted 0 to {size - 1}")
         h, batch = h % heads, batch % examples
         logits = self._softmax.logits
         one: Logits = LogitsOfHead(logits, batch, h)
-        if isinstance(logits, Similarities):
+        if hasattr(logits, "head"):
             one = logits.head(batch, h)
         sinks = self._softmax.sinks
         return Weights.of(one, None if sinks is None else sinks[batch, h, None, None, :, None])
@@ -288,10 +301,31 @@ class Weights:
         valid: Bool[Tensor, "batch queries"] | None = None,
         separators: Bool[Tensor, "batch keys"] | None = None,
         words: Int[Tensor, "batch keys"] | None = None,
+        offset: int | None = None,
     ) -> Summary:
-        """Ask everything at once, in one pass; see `Summary`."""
+        """Ask everything at once, in one pass; see `Summary`.
+
+        Args:
+            top: strongest weights of each query that are kept.
+            map: height and width of the small map.
+            valid: queries that are no padding; by default all.
+            separators: keys that are.
+            words: a number for each word, to find the same one again.
+            offset: position of the first query along the keys; by default the last query stands
+                at the last key.
+
+        Raises:
+            ShapeError: valid, separators or words do not fit the weights.
+            ArgumentError: top or a size of the map is below 1; valid or separators are no booleans.
+        """
         return summarise(
-            self._softmax, top=top, map=map, valid=valid, separators=separators, words=words
+            self._softmax,
+            top=top,
+            map=map,
+            valid=valid,
+            separators=separators,
+            words=words,
+            offset=offset,
         )
 
     def _restored(self, answer: Tensor) -> Tensor:
@@ -299,7 +333,7 @@ class Weights:
 
     def _values(self, x: Tensor, axis: str) -> Float[Tensor, "batch heads_of_x tokens width"]:
         """Return x with four axes; its heads are those of the weights, or those of the keys."""
-        logits, own = self._softmax.logits, x.shape[:-2]
+        logits, own = self._softmax.logits, check_real("x", x).shape[:-2]
         heads, tokens = logits.shape[1], self.shape[-1 if axis == "keys" else -2]
         keys = getattr(logits, "k", None)
         if keys is not None and axis == "keys" and own[-1:] == keys.shape[1:2]:
@@ -335,26 +369,3 @@ class Transposed:
             x: axes that broadcast to (…batch, heads, queries, width).
         """
         return self.weights.transposed_product(x)
-
-
-def _joined(
-    sinks: Tensor, leading: torch.Size, logits: Logits
-) -> Float[Tensor, "batch heads rows"]:
-    """Return ln Σ exp(sinks) of each query, the last axis 1 where it is the same for all.
-
-    Raises:
-        ShapeError: the sinks do not broadcast to (…, heads, queries, number).
-    """
-    queries = logits.shape[-2]
-    spread = sinks[:, None, None] if sinks.dim() == 1 else sinks
-    try:
-        torch.broadcast_shapes(spread.shape[:-1], (*leading, queries))
-        joined = torch.logsumexp(spread.to(logits.dtype), -1)
-        joined = joined.expand(*leading, joined.shape[-1])
-    except (RuntimeError, IndexError):
-        raise ShapeError(
-            f"sinks are {tuple(sinks.shape)}; wanted one number a head, "
-            f"{tuple(leading[-1:])}, or axes that broadcast to {(*leading, queries)} and a number "
-            f"of sinks"
-        ) from None
-    return joined.reshape(*logits.shape[:2], -1)

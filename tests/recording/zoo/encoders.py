@@ -134,6 +134,7 @@ ENCODERS = (
         ("bias padding",) * 4,
         width=(3, 12) * 2,
         returned=(1, 3),
+        note="similarities of text and of layout are added: each is the bias of the other",
         sdpa=False,
     ),
     Architecture(

@@ -17,7 +17,7 @@ without `qkv.watch`, and compares. This page is written by the same code
 (`python -m tests.recording.zoo`), and a test fails when something else comes out. Nothing about any
 of them stands in the recorder.
 
-For every line holds, in float32 on the CPU:
+For every line holds, in float32 on the CPU, unless its last column says otherwise:
 
 - The outputs with and without the watch have the same bits: in evaluation, in `inference_mode`,
   and in training with the same seed, gradients too; padded rows included.
@@ -45,6 +45,19 @@ names what came nearest.
 | --- | --- | --- | --- |
 """
 
+_BESIDES = """
+## Besides
+
+- `nn.MultiheadAttention` in nineteen options (masks of every kind, other widths, tokens first,
+  learned keys, zero keys, dropout, without a batch, half and double precision), with and without
+  `need_weights`, in evaluation, `inference_mode` and training; `nn.TransformerEncoder` on its
+  native, nested and plain paths, and `nn.Transformer`.
+- x-transformers in seventeen settings, fused and written out; timm's ViT, SigLIP, BEiT, EVA, Swin,
+  Swin v2, PVT v2, Twins and LeViT, fused and written out.
+- One attention in thirteen spellings (einsum, `baddbmm`, heads by `view` or `chunk`, masks in
+  place, by index or as −1e9, the softmax in another precision or by hand), and the article's code.
+"""
+
 
 def page() -> str:
     """Return the page, from what every architecture gives now."""
@@ -54,6 +67,7 @@ def page() -> str:
             *(f"| {' | '.join(_cells(entry))} |\n" for entry in ARCHITECTURES),
             _NOT_PLAIN,
             *(f"| {' | '.join(_named(entry))} |\n" for entry in NOT_PLAIN),
+            _BESIDES,
         ]
     )
 
@@ -74,7 +88,7 @@ def _cells(entry: Architecture) -> Iterator[str]:
     yield _counted([one.how for one in seen])
     yield _counted([one.how for one in paths["sdpa"]]) if "sdpa" in paths else ""
     yield ", ".join(_once(_scale(one.scale, one.width, one.softcap) for one in seen))
-    yield ", ".join(_once(one.mask or "–" for one in seen))
+    yield "; ".join(_once(one.mask or "–" for one in seen))
     yield entry.note
 
 
