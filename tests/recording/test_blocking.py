@@ -102,3 +102,15 @@ def test_a_side_without_an_edge_is_seen_whole(before: int | None, after: int, wo
 def test_pairs_that_differ_by_query_and_head_are_no_padded_queries() -> None:
     rows = Mask.allow(torch.tensor([True, True, False])[:, None])
     assert str(Blocking.of(rows, 3, 3)) == "pairs hidden one by one"
+
+
+def test_pairs_hidden_one_by_one_are_said_to_differ_by_head_or_example() -> None:
+    padding = Mask.padding([2, 3])  # which differs by example, and is something else
+    for axes, words in (
+        ((1, 1), ""),
+        ((2, 1), " (for each example)"),
+        ((1, 4), " (for each head)"),
+        ((2, 4), " (for each example and for each head)"),
+    ):
+        mask = Mask.allow(torch.rand(*axes, 3, 3) < 0.5) & padding
+        assert str(Blocking.of(mask, 3, 3)) == f"0 to 1 keys hidden, pairs hidden one by one{words}"

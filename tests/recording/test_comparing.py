@@ -32,7 +32,7 @@ def test_a_run_and_itself_are_the_same() -> None:
     comparison = seen.compare(recorded(small.bert()))
     assert comparison.same
     assert all(set(c.differences.values()) == {0.0} for c in comparison)
-    assert "the same in all 2 calls" in repr(comparison)
+    assert "the same within 1.0e-04 in all 2 calls" in repr(comparison)
 
 
 def test_two_implementations_agree_within_the_tolerance() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from qkv.errors import ArgumentError
 from qkv.recording.contributions import sizes_of
+from qkv.recording.watching import watch
 from tests.recording.programs import (
     BATCH,
     D_V,
@@ -120,3 +121,13 @@ def test_a_matrix_that_is_too_large_is_formed_when_told_to() -> None:
     with pytest.raises(ArgumentError, match=rf"or pass limit={numbers}"):
         found.dense(limit=numbers - 1)
     agree(found.dense(limit=numbers), found.dense(), 0)
+
+
+def test_it_prints_a_line_and_no_numbers() -> None:
+    with torch.no_grad(), watch() as seen:
+        q, k, v = torch.randn(3, 2, 4, 7, 8).unbind(0)
+        torch.softmax(q @ k.mT, -1) @ v
+    assert repr(next(iter(seen)).contributions(1)) == (
+        "Contributions(7 × 7, batch 2: weight × ‖v_j‖, as no output projection was seen; ask for "
+        "rows, tile, received, top or dense)"
+    )

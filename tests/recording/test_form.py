@@ -324,7 +324,7 @@ def test_added_numbers_that_hide_one_by_one_are_no_biases() -> None:
 
     blocking = call_of(program, random_qkv()).blocking
     assert (blocking.other, blocking.biased) == (True, False)
-    assert str(blocking) == "pairs hidden one by one"
+    assert str(blocking) == "pairs hidden one by one (for each example)"
 
 
 def test_an_added_number_that_does_not_hide_stays_a_bias() -> None:

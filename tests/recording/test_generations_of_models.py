@@ -166,7 +166,7 @@ def test_steps_that_make_no_single_matrix_say_so_and_break_nothing(tmp_path: Pat
     with pytest.raises(RecordingError, match=r"'model.layers.1.self_attn' has no single matrix: "):
         seen["model.layers.1.self_attn"]
     assert seen["model.layers.0.self_attn"].shape == (2, 4, 9, 9)
-    assert "2 of 5 × 5 … 2 of 1 × 9" in repr(seen).split("\n")[3]
+    assert "5 × 5, batch 2 … 1 × 9, batch 2" in repr(seen).split("\n")[3]
     assert len(seen.table()) == 8
     assert [call.shape[-2:] for call in seen.joined()] == [
         (9, 9), (5, 5), (1, 6), (1, 7), (1, 8), (1, 9)

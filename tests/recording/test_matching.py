@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.errors import RecordingError
@@ -140,6 +141,35 @@ def test_self_and_cross_attention_are_told_apart(context: Callable) -> None:
     assert observe(lambda: model(x, memory), model, context).only.same_source is False
 
 
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_a_product_of_onednn_is_one_with_a_parameter_and_a_cache_has_its_source(
+    context: Callable,
+) -> None:
+    stored = torch.randn(2, 24, 8)  # parameters that lie in one storage, as a file's do
+    W, WO = nn.Parameter(stored[0].mT.contiguous().mT), nn.Parameter(stored[1, :8])
+    linear = torch.ops.mkldnn._linear_pointwise
+
+    def run() -> Tensor:
+        x = torch.randn(1, 5, 8)
+        packed = linear(x, W, None, "none", [], "").unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        q, k, v = packed[0], packed[1], packed[2]
+        cos, sin = torch.randn(2, 5, 4)
+        q, k = (torch.addcmul(t * cos, t.roll(2, -1), sin) for t in (q, k))
+        cache = k.new_zeros(1, 2, 9, 4)  # more rows than are used
+        cache[:, :, :5].copy_(k)
+        y = F.scaled_dot_product_attention(q, cache[:, :, :5], v)
+        return linear(y.transpose(1, 2).flatten(2), WO, torch.zeros(8), "none", [], "")
+
+    observed = observe(run, context=context)
+    assert_nothing_changed(observed)
+    assert_explains_its_output(observed.only)
+    assert observed.only.same_source is True
+    assert observed.only.projection is not None
+    projection = observed.only.projection()
+    assert projection is not None
+    torch.testing.assert_close(projection, WO.mT.unflatten(0, (2, 4)), atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("context", [torch.enable_grad, torch.inference_mode])
 def test_the_output_projection_is_found_head_by_head(context: Callable) -> None:
     model, x = Projected(fused=False), torch.randn(2, 5, 9)
@@ -150,6 +180,11 @@ def test_the_output_projection_is_found_head_by_head(context: Callable) -> None:
     assert W.shape == (HEADS, 6, 11)
     again = torch.einsum("bhtd,hdo->bto", observed.only.output, W) + model.WO.bias
     torch.testing.assert_close(again, observed.watched)
+
+
+def largest(weights: Tensor) -> Tensor:
+    values, places = weights.topk(2, -1)
+    return torch.zeros_like(weights).scatter_(-1, places, values)
 
 
 NO_ATTENTION: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
@@ -176,11 +211,37 @@ NO_ATTENTION: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] 
     ),
     "weights that were rolled": (
         lambda q, k, v: (q @ k.mT).softmax(-1).roll(1, -1) @ v,
-        "roll was applied to the weights",
+        "changed by roll before the product",
     ),
     "similarities that were rolled": (
         lambda q, k, v: (q @ k.mT).roll(1, -1).softmax(-1) @ v,
         "roll was applied to the similarities",
+    ),
+    "the largest weights alone": (
+        lambda q, k, v: largest((q @ k.mT).softmax(-1)) @ v,
+        "softmax .*changed by topk before the product",
+    ),
+    "weights that were squared": (
+        lambda q, k, v: (q @ k.mT).softmax(-1) ** 2 @ v,
+        "softmax .*changed by pow before the product",
+    ),
+    "sigmoid attention": (
+        lambda q, k, v: (q @ k.mT).sigmoid() @ v,
+        "sigmoid was applied to the similarities, and no softmax",
+    ),
+    "linear attention of features": (
+        lambda q, k, v: q.exp() @ (k.exp().mT @ v),
+        "^no softmax ran$",
+    ),
+    "no examples": (
+        lambda q, k, v: (q[:0] @ k[:0].mT).softmax(-1) @ v[:0],
+        "the call was empty: there are no examples, or no tokens",
+    ),
+    "no examples of a fused operation": (
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q[:0] @ torch.eye(q.shape[-1]), k[:0], v[:0]
+        ),
+        "the call was empty: there are no examples, or no tokens",
     ),
     "a write that is not understood": (
         lambda q, k, v: (q @ k.mT).cumsum_(-1).softmax(-1) @ v,

@@ -7,7 +7,7 @@ PLACE = Place("layer.0", "model.py", 7)
 
 
 def test_nothing_at_all_is_said_plainly() -> None:
-    assert Misses().text() == "no softmax fed a product"
+    assert Misses().text() == "no softmax ran"
 
 
 def test_a_miss_says_what_where_and_why() -> None:
@@ -40,7 +40,7 @@ def test_notes_follow_once_each() -> None:
     misses = Misses()
     misses.note("compiled")
     misses.note("compiled")
-    assert misses.text() == "no softmax fed a product\ncompiled"
+    assert misses.text() == "no softmax ran\ncompiled"
 
 
 def test_misses_do_not_grow_without_end() -> None:

@@ -370,18 +370,3 @@ def test_questions_asked_while_a_model_runs_are_not_recorded(
         assert len(calls) == 2
         calls[0].weights.entropy(), calls[1].weights @ calls[1].v
     assert len(calls) == 2
-
-
-@pytest.mark.slow
-def test_compiled_and_scripted_modules_are_noted() -> None:
-    class Scripted(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return (x @ x.mT).softmax(-1) @ x
-
-    with pytest.warns(DeprecationWarning, match="torch.jit"):
-        scripted = torch.jit.script(Scripted())
-    observed = observe(lambda: scripted(torch.randn(2, 5, 4)), nn.Sequential(scripted))
-    assert_explains_its_output(observed.only)
-    assert any("script" in note for note in observed.misses.notes)
-    compiled = nn.Sequential(torch.compile(nn.Linear(3, 3), backend="eager"))
-    assert any("compiled" in note for note in observe(lambda: 0, compiled).misses.notes)

@@ -91,7 +91,10 @@ def test_what_needs_tokens_says_so_without_them(ids: torch.Tensor) -> None:
 
 
 def test_tokens_that_are_not_those_of_the_keys_count_as_none(seen: Recording) -> None:
-    assert seen.with_tokens(["a", "b"]).table().heads[0].separators is None
+    table = seen.with_tokens(["a", "b"]).table()
+    assert table[0].separators is None
+    keys = seen[seen.paths[0]].shape[-1]
+    assert f"there are 2 tokens, and {keys} keys" in repr(table)
 
 
 def test_it_prints_a_line_a_head(seen: Recording) -> None:
@@ -160,3 +163,15 @@ def test_shared_layers_are_numbered_by_the_pass() -> None:
         ("attention[1]", 1, 0),
     ]
     assert seen[rows[2].path].index == 1  # as a path of the table is asked for
+
+
+@pytest.mark.parametrize("keep", ["inputs", "summary"])
+def test_a_head_that_is_not_a_number_is_called_so(keep: str, ids: torch.Tensor) -> None:
+    model = small.bert()
+    model.encoder.layer[1].attention.self.query.weight.data[:8] = torch.nan  # of four heads one
+    with torch.no_grad(), watch(model, keep=keep) as seen:  # type: ignore[arg-type]
+        model(ids)
+    table = seen.table()
+    assert [head.kind == "not a number" for head in table] == [False] * 4 + [True] + [False] * 3
+    assert [(one.layer, one.head) for one in seen.find("not a number")] == [(1, 0)]
+    assert "5.00" not in repr(table)

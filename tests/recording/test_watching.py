@@ -198,6 +198,7 @@ def test_what_is_written_into_after_the_block_is_refused(
         {"q": q, "v": v, "mask": mask}[what].zero_()
     with pytest.raises(RecordingError, match=f"{what}.* was written into after the block"):
         _ = call.operands
+    assert "written into after the block" in repr(seen)
 
 
 def test_what_is_written_into_within_the_block_is_recorded_as_it_was() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from qkv.errors import RecordingError
 from qkv.recording.call import Call
 from qkv.recording.operands import Operands, Operation
+from qkv.recording.watching import watch
 from qkv.recording.weighing import weights_of
 from tests.recording.programs import (
     BATCH,
@@ -273,3 +274,14 @@ def test_what_is_taken_from_each_head_is_compared_in_blocks() -> None:
     with Largest(taken) as largest, torch.no_grad():
         weights_of(operands, form)
     assert 0 < largest.numbers < n * n
+
+
+def test_what_multiplies_a_whole_row_is_in_the_output_and_not_in_the_weights() -> None:
+    q, k, v = (repeated(x) if x.shape[1] < HEADS else x for x in random_qkv())
+    with torch.no_grad(), watch() as seen:
+        weights = torch.softmax(q @ k.mT, -1)
+        (weights * 0.5) @ v
+    call = next(iter(seen))
+    agree(call.weights.dense(), weights, 1e-5)
+    agree(call.weights @ call.v, 2 * call.output, 1e-5)
+    assert call.error_eps < 16  # of the whole recomputation, the factor included

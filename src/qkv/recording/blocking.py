@@ -27,6 +27,7 @@ class Blocking:
         biased: whether numbers are added besides.
         other: whether something is hidden in a way that is none of these.
         queries, keys: how many there are.
+        others: for how many examples and heads something else is hidden in such a way.
     """
 
     causal: bool
@@ -38,6 +39,7 @@ class Blocking:
     other: bool
     queries: int
     keys: int
+    others: tuple[int, int] = (1, 1)
 
     @staticmethod
     def of(mask: Mask | None, queries: int, keys: int) -> "Blocking":
@@ -60,6 +62,7 @@ class Blocking:
             other=known < len(parts) or any(isinstance(p, Added) and p.hides for p in parts),
             queries=queries,
             keys=keys,
+            others=_leading([p for p in parts if _is_other(p, queries, keys)]),
         )
 
     def __str__(self) -> str:
@@ -75,10 +78,16 @@ class Blocking:
         if self.idle is not None:
             said.append(f"{int(self.idle.sum())} padded queries")
         if self.other:
-            said.append("pairs hidden one by one")
+            said.append(f"pairs hidden one by one{self._by_what()}")
         if self.biased:
             said.append("numbers added")
         return ", ".join(said) or "all open"
+
+    def _by_what(self) -> str:
+        """Say for what a mask differs; which pairs are hidden, only the mask itself can say."""
+        named = zip(self.others, ("example", "head"), strict=True)
+        for_each = [f"for each {name}" for count, name in named if count > 1]
+        return f" ({' and '.join(for_each)})" if for_each else ""
 
     def _sides(self, before: int | None, after: int | None) -> str:
         """Say how far a window reaches; the side that a triangle closes goes without saying."""
@@ -92,6 +101,21 @@ class Blocking:
         if self.offset == 0:
             return " (query 1 sees key 1)"
         return f" (query 1 sees up to key {(self.offset or 0) + 1})"
+
+
+def _is_other(part: Part, queries: int, keys: int) -> bool:
+    """Whether a part hides something that is neither a band nor padding."""
+    if part.is_bias:
+        return isinstance(part, Added) and part.hides
+    known = isinstance(part, Band) or part.only_keys(queries) or _only_queries(part, keys)
+    return not known
+
+
+def _leading(parts: list[Part]) -> tuple[int, int]:
+    """How many examples and heads parts of a mask are made for."""
+    axes = [tuple(sizes)[-2:] for part in parts for sizes in part.axes]
+    batches = [sizes[-2] for sizes in axes if len(sizes) > 1]
+    return max(batches, default=1), max((sizes[-1] for sizes in axes if sizes), default=1)
 
 
 def _window(bands: list[Band], keys: int) -> tuple[int | None, int | None] | None:

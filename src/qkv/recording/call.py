@@ -208,6 +208,12 @@ class Call:
         return distance(self.operands, self.weights)
 
     @property
+    def known_error_eps(self) -> float:
+        """`error_eps`, where the error was asked for before; else 0."""
+        error: float | None = self.__dict__.get("error")
+        return 0.0 if error is None else error / torch.finfo(self._laid_out.output.dtype).eps
+
+    @property
     def error_eps(self) -> float:
         """`error` in units of the precision that the output has: 1 is its last place."""
         return self.error / torch.finfo(self.output.dtype).eps
@@ -260,6 +266,9 @@ class Call:
 
     def _one(self, head: int, batch: int | None) -> Operands:
         examples, heads = self.shape[:2]
+        for name, value in (("head", head), ("batch", batch)):
+            if not isinstance(value, int) and (name == "head" or value is not None):
+                raise ArgumentError(f"{name} is {value!r}; wanted a whole number, from 0")
         if not -heads <= head < heads:
             raise ArgumentError(f"head is {head}; wanted one of the {heads} heads, from 0")
         if batch is not None and not -examples <= batch < examples:

@@ -105,7 +105,7 @@ def complete(operation: Operation) -> Operation:
     return operation
 
 
-def like_its_measures(summary: Summary, heads: int | None = None) -> Summary:
+def like_its_measures(summary: Summary) -> Summary:
     """Return a summary whose parts are of the same batch and heads."""
     batch = summary.entropy.shape
     if len(batch) != 2:

@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.core.blocks import ROWS, runs
 from qkv.core.mask import Mask
 from qkv.core.mask_parts import Tile, as_bias
+from qkv.errors import ArgumentError
 from qkv.recording.call import Call
 from qkv.recording.columns import MOST, columns
 
@@ -108,8 +109,10 @@ class Comparison:
         first = self.first
         if first is None:
             worst = max((max(c.differences.values()) for c in self.calls), default=0.0)
+            within = max((c.tolerance for c in self.calls), default=0.0)
             return (
-                f"{both}: the same in all {len(self.calls)} calls (largest difference {worst:.1e})"
+                f"{both}: the same within {within:.1e} in all {len(self.calls)} calls (largest "
+                f"difference {worst:.1e}); what comes after the last attention is not compared"
             )
         number = self.calls.index(first) + 1
         what = first.departs_in or ""
@@ -121,6 +124,12 @@ class Comparison:
 
 def compare(a: "Recording", b: "Recording", tolerance: float | None = None) -> Comparison:
     """Compare two recordings; see `Recording.compare`."""
+    for recording in (a, b):
+        if not hasattr(recording, "joined"):
+            raise ArgumentError(f"other is a {type(recording).__name__}; wanted a Recording")
+    number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (number and tolerance >= 0):
+        raise ArgumentError(f"tolerance is {tolerance!r}; wanted a number from 0 on, or None")
     pairs, by_order = paired(a.joined(), b.joined())
     calls = tuple(Compared(pair, *_differences(pair, tolerance)) for pair in pairs)
     return Comparison((a.model, b.model), calls, by_order)

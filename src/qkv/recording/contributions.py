@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.weights.matrix import DENSE, Top, Weights
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contributions:
     """p_ij ‖v_j W_O‖ of one head      Kobayashi et al. 2020, "Attention is not only a weight", § 3
 
@@ -28,6 +28,14 @@ class Contributions:
     sizes: Float[Tensor, "batch 1 keys"]
     projected: bool
     tilted: Callable[[], Weights]
+
+    def __repr__(self) -> str:
+        batch, _, queries, keys = self.shape
+        what = "‖v_j W_O‖" if self.projected else "‖v_j‖, as no output projection was seen"
+        return (
+            f"Contributions({queries} × {keys}, batch {batch}: weight × {what}; ask for rows, "
+            f"tile, received, top or dense)"
+        )
 
     @property
     def shape(self) -> torch.Size:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from qkv.recording.matching import Matcher
 from qkv.recording.nodes import Kind, Node, Step
-from qkv.recording.operations import followed, handles, known
+from qkv.recording.operations import HANDLERS, followed, handles, known
+from qkv.recording.provenance import view_of
 
 
 @handles("bmm.default", "mm.default", "bmm.out", "mm.out")
@@ -29,6 +30,22 @@ def _product_added(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
         linear = args[0].dim() == 1  # a layer's bias: nothing to hold
         steps.append(Step("add", m.provenance.remember(args[0], not linear), beta))
     m.product(args[1], args[2], out, tuple(steps))
+
+
+def _linear(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
+    """oneDNN's inner product: X Wᵀ + b, of any number of axes."""
+    x, W, b = args[:3]
+    if W.layout is not torch.strided:  # packed for oneDNN: only what it read can be told
+        m.provenance.node(out).source = m.provenance.node(x).mark
+        return
+    m.provenance.node(x)  # views that are taken here do not know their base
+    of_W = view_of(W.mT, m.provenance.node(W))
+    steps = () if b is None else (Step("add", m.provenance.remember(b, False), 1),)
+    m.product(x.flatten(0, -2), W.mT, out.flatten(0, -2), steps, of_right=of_W)
+
+
+if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+    HANDLERS[torch.ops.mkldnn._linear_pointwise.default] = _linear
 
 
 @handles("_softmax.default")

@@ -89,7 +89,10 @@ class Keeping:
 
     def facts(self, call: Call) -> Facts:
         """Say in words what a call was."""
-        return self._facts.get(call) or facts_of(call)
+        try:
+            return self._facts.get(call) or facts_of(call)
+        except RecordingError:  # which says more where the call itself is asked
+            return Facts("unknown", "", "", "written into after the block", "")
 
     def put(self, call: Call, facts: Facts | None = None) -> None:
         """Put a call in whose index is known, as from a file."""
@@ -154,8 +157,8 @@ def facts_of(call: Call) -> Facts:
     return Facts(
         call.kind,
         str(heads) if heads == kv_heads else f"{heads} ({kv_heads} of keys)",
-        f"{queries} × {keys}" if batch == 1 else f"{batch} of {queries} × {keys}",
-        str(call.blocking),
+        f"{queries} × {keys}" if batch == 1 else f"{queries} × {keys}, batch {batch}",
+        "unknown: no numbers" if call.q.is_meta else str(call.blocking),
         call.operands.how,
     )
 

@@ -10,7 +10,7 @@ from qkv.errors import RecordingError
 from qkv.recording.axes import UnclearError
 from qkv.recording.call import Call
 from qkv.recording.layout import Projected
-from qkv.recording.misses import Misses
+from qkv.recording.misses import EMPTY, Misses
 from qkv.recording.nodes import Held, Node, Product, Seen, Step
 from qkv.recording.operands import Operands
 from qkv.recording.places import Place, Places
@@ -81,6 +81,10 @@ class Matcher:
         self, node: Node | None, out: Tensor, dim: int, *, empty_is_zero: bool = False
     ) -> None:
         """A softmax was computed of a node's content."""
+        self.misses.softmaxes = True
+        if not out.numel():
+            self.misses.add("softmax", self._places.here(), out.shape, EMPTY)
+            return
         known = node is not None and node.left > 0
         made = Node("softmax", out, (node,) if known and node is not None else ())
         dim %= out.dim() or 1
@@ -102,10 +106,12 @@ class Matcher:
         out: Tensor,
         added: tuple[Step, ...] = (),
         vector: bool = False,
+        of_right: Node | None = None,
     ) -> None:
-        """A product was computed."""
+        """A product was computed; `of_right` where the right operand's tensor does not tell."""
+        self.misses.empty |= not out.numel()
         keep = self.provenance
-        of_left, of_right = keep.node(left), keep.node(right)
+        of_left, of_right = keep.node(left), of_right or keep.node(right)
         node = Node("product", out, (of_left, of_right))
         weighs = of_left.softmax is not None or of_right.softmax is not None
         if of_left.learned or of_right.learned:
@@ -127,8 +133,11 @@ class Matcher:
         if weighs and self._match(node, left, right, out):
             return
         for operand in node.parents:
-            if operand.owner.kind == "exponential":
+            kind = operand.owner.kind
+            if kind == "exponential":
                 self._miss("exp", operand, "it enters a product before it is divided by its sum")
+            elif kind == "unknown" and operand.softmax is None and operand.of_product is not None:
+                self._miss("similarities", operand, f"{operand.reason}, and no softmax")
         keep.put(out, node)
 
     def wanted(self) -> Place | None:

@@ -15,6 +15,13 @@ THREADS = (
     "model"
 )
 
+EMPTY = "the call was empty: there are no examples, or no tokens"
+
+COMPILED = (
+    "a compiled model ran: only what its code calls one by one is seen; watch the module that was "
+    "compiled instead"
+)
+
 
 class Threads:
     """Whether threads other than this one run, or were started since."""
@@ -22,11 +29,17 @@ class Threads:
     def __init__(self) -> None:
         """Begin to count."""
         self._first, self._asked = _number(), 0
+        self._before = {thread.ident for thread in threading.enumerate()}
 
-    def __call__(self) -> bool:
-        """Say so."""
+    def started(self) -> bool:
+        """Say whether others were started since."""
         self._asked += 1
-        return threading.active_count() > 1 or _number() - self._first > self._asked
+        new = any(thread.ident not in self._before for thread in threading.enumerate())
+        return new or _number() - self._first > self._asked
+
+    def running(self) -> bool:
+        """Say whether others run, whenever they were started."""
+        return threading.active_count() > 1
 
 
 def _number() -> int:
@@ -58,7 +71,9 @@ class Misses:
         apart: softmaxes of something else than a product: classifiers, routers.
         opaque: operations that nothing can be seen in, by name.
         notes: what limits the recording: compiled or scripted modules.
-        threads: whether others ran, of which nothing is seen.
+        threads: whether others run, of which nothing is seen; notes say where they were started.
+        softmaxes: whether there was any softmax.
+        empty: whether there was a product without elements.
     """
 
     def __init__(self) -> None:
@@ -67,7 +82,7 @@ class Misses:
         self.apart: Counter[Miss] = Counter()
         self.opaque: Counter[str] = Counter()
         self.notes: list[str] = []
-        self.threads = False
+        self.threads = self.softmaxes = self.empty = False
 
     def add(
         self,
@@ -81,6 +96,7 @@ class Misses:
         """Keep a miss; without a place it was no program's."""
         if place is None:
             return
+        self.softmaxes |= what == "softmax"
         misses, miss = self.near if near else self.apart, Miss(what, place, tuple(shape), reason)
         if miss in misses or len(misses) < KEPT:
             misses[miss] += 1
@@ -98,8 +114,11 @@ class Misses:
             for name in _lines(self.opaque, limit)
         ]
         if not lines:
-            lines = ["no softmax fed a product", *_lines(self.apart, limit)]
-        return "\n".join([*lines, *self.notes, *([THREADS] if self.threads else [])])
+            none = "no softmax fed a product" if self.softmaxes else "no softmax ran"
+            lines = [none, *([EMPTY] if self.empty else []), *_lines(self.apart, limit)]
+        if self.threads and THREADS not in self.notes:
+            lines.append(THREADS)
+        return "\n".join([*lines, *self.notes])
 
 
 def _lines(counted: Counter[Miss] | Counter[str], limit: int) -> list[str]:

@@ -3,9 +3,11 @@
 Operations that are made of others are entered where PyTorch has not taken them apart itself: in
 inference mode, and inside its own fast path for nn.MultiheadAttention and nn.TransformerEncoder.
 They run exactly as they would have: the thread's dispatch state is restored around them.
+
+What runs on symbols, while a model is exported, runs untouched.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +17,28 @@ from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mod
 from qkv.recording import ends, flex, kernels  # noqa: F401  they register their operations
 from qkv.recording.call import Call
 from qkv.recording.matching import Matcher
-from qkv.recording.misses import Misses, Threads
+from qkv.recording.misses import COMPILED, THREADS, Misses, Threads
 from qkv.recording.operations import HANDLERS, Handler
 from qkv.recording.places import Places, modules
 from qkv.recording.provenance import Provenance
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+SYMBOLIC = tuple(
+    getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL")
+)
+"""Modes of PyTorch under which operations compute no numbers, or are written down."""
+
+EXPORTED = "a model was exported: what runs on symbols instead of numbers is not recorded"
+
+OVERLAPPED = (
+    "watches of one thread overlapped: each recorded whatever ran in the thread while it was open"
+)
+
+_number_of_modes = torch._C._len_torch_dispatch_stack
+
+NUMBER = "Expected a value of type 'Tensor"
+"""What PyTorch says of a number that is a tensor without axes, as scripted code makes them."""
 
 
 class _Plan:
@@ -64,6 +82,33 @@ class _Plan:
         return not (
             self.handler or self.composite or self.entered or self.opaque
         ) and self.written is None  # fmt: skip
+
+
+def _plan(func: Any) -> _Plan | None:
+    """Return what to do about an operation; None: only run it."""
+    try:
+        plan = _Plan(func)
+    except Exception:  # an operation that PyTorch itself cannot describe: prim.device
+        return None
+    return None if plan.idle else plan
+
+
+def _symbolic() -> bool:
+    """Say whether operations run on symbols instead of numbers, or are written down."""
+    if _number_of_modes() == 0:
+        return False
+    return any(torch._C._get_dispatch_mode(key) is not None for key in SYMBOLIC)
+
+
+def _as_tensors(func: Any, args: Sequence[Any]) -> list[Any]:
+    """Make tensors again of the numbers that PyTorch made of them."""
+    wanted = [str(argument.type) == "Tensor" for argument in func._schema.arguments]
+    return [
+        torch.scalar_tensor(x, dtype=torch.int64 if isinstance(x, int) else torch.float64)
+        if tensor and isinstance(x, int | float) and not isinstance(x, bool)
+        else x
+        for x, tensor in zip(args, wanted, strict=False)
+    ]
 
 
 def _only_composite(func: Any) -> bool:
@@ -121,11 +166,15 @@ class Observer(TorchDispatchMode):
         try:
             plan = _PLANS[func]
         except KeyError:
-            plan = _Plan(func)
-            plan = _PLANS[func] = None if plan.idle else plan
-        if plan is None:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        return self._observed(plan, func, args, kwargs or {})
+            plan = _PLANS[func] = _plan(func)
+        try:
+            if plan is None:
+                return func(*args, **kwargs) if kwargs else func(*args)
+            return self._observed(plan, func, args, kwargs or {})
+        except RuntimeError as error:
+            if NUMBER not in str(error):
+                raise
+            return func(*_as_tensors(func, args), **(kwargs or {}))
 
     def __enter__(self) -> "Observer":
         """Begin to see."""
@@ -135,11 +184,36 @@ class Observer(TorchDispatchMode):
 
     def __exit__(self, *raised: Any) -> None:
         """Let go of what only recording needs."""
-        super().__exit__(*raised)
-        self.misses.threads |= self._threads()
+        self._leave(*raised)
+        if self._threads.started():
+            self.misses.note(THREADS)
+        self.misses.threads |= self._threads.running()
+        if self._places.compiled:
+            self.misses.note(COMPILED)
         self._places.release()
         for model in self._places.models:
             self._note(model)
+
+    def _leave(self, *raised: Any) -> None:
+        """Take this mode off the thread's stack, wherever it stands.
+
+        It is not the last where watches overlap: of generators, of tasks that wait for each other.
+        """
+        above = list[Any]()
+        modes = [torch._C._get_dispatch_stack_at(place) for place in range(_number_of_modes())]
+        if not any(mode is self for mode in modes):  # entered in another thread
+            self.misses.note(OVERLAPPED)
+            return
+        while modes[-1] is not self:
+            above.append(_pop_mode())
+            modes.pop()
+        super().__exit__(*raised)
+        for mode in above[::-1]:
+            _push_mode(mode)
+            if isinstance(mode, Observer):
+                mode.misses.note(OVERLAPPED)
+        if above:
+            self.misses.note(OVERLAPPED)
 
     def _note(self, model: nn.Module) -> None:
         """Say what of a model is not seen as it would run alone."""
@@ -156,6 +230,9 @@ class Observer(TorchDispatchMode):
                 )
 
     def _observed(self, plan: _Plan, func: Any, args: Any, kwargs: Any) -> Any:
+        if _symbolic():
+            self.misses.note(EXPORTED)
+            return func(*args, **kwargs)
         if plan.composite:
             return self._taken_apart(func, args, kwargs)
         if plan.entered:
@@ -169,7 +246,7 @@ class Observer(TorchDispatchMode):
                 kwargs.get(plan.written) if isinstance(plan.written, str) else args[plan.written]
             )
             if isinstance(written, Tensor):
-                before = self._before_write(written)
+                before = self._before_write(plan, written)
         out = func(*args, **kwargs)
         if plan.handler is not None and torch._C._current_graph_task_id() == -1:
             try:
@@ -180,11 +257,15 @@ class Observer(TorchDispatchMode):
             self._provenance.written(written, before, plan.name)
         return out
 
-    def _before_write(self, tensor: Tensor) -> Any:
+    def _before_write(self, plan: _Plan, tensor: Tensor) -> Any:
         if tensor.layout is not torch.strided or tensor.is_nested:
             return None
-        self._provenance.before_write(tensor)
-        return self._provenance.owner(tensor)
+        try:
+            self._provenance.before_write(tensor)
+            return self._provenance.owner(tensor)
+        except Exception as error:
+            self._failed(plan, error)
+            return None
 
     def _failed(self, plan: _Plan, error: Exception) -> None:
         """Note that a handler failed; the model goes on."""

@@ -81,7 +81,9 @@ def _chain(m: Matcher, x: Any, y: Any) -> tuple[Node | None, Any]:
 def _copied(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     if out.is_floating_point() and out.dim() > 1:
         node = m.provenance.node(args[0])
-        m.provenance.follow("same", out, node).found = node.found
+        made = m.provenance.follow("same", out, node)
+        made.found = node.found
+        made.learned = node.learned and out.dim() == 2  # autocast; not queries that are learned
 
 
 @handles("copy_.default", "index_copy_.default", "index_copy.default")
@@ -100,6 +102,14 @@ def _normalised(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     m.provenance.follow("normalised", out[0], m.provenance.node(args[0]))
 
 
+@handles("addcmul.default", "addcmul_.default")
+def _added_product(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
+    """X + Y Z, as positions are rotated: of the same source, and no step of a program."""
+    node = next((n for x in args if (n := known(m, x)) is not None and followed(n)), None)
+    if node is not None:
+        m.provenance.follow("normalised", out, node)
+
+
 def _taken_by(operation: str) -> None:
     def handler(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
         node = known(m, args[0])
@@ -114,6 +124,30 @@ for _operation in (
     "repeat.default", "constant_pad_nd.default", "convolution.default",
 ):  # fmt: skip
     _taken_by(_operation)
+
+
+def _changed_by(operation: str) -> None:
+    def handler(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
+        for x in args:
+            node = known(m, x)
+            if node is not None and (node.strong or node.softmax is not None):
+                changed = out if isinstance(out, Tensor) else out[0]
+                m.provenance.take(changed, node, operation.partition(".")[0].rstrip("_"))
+                return
+
+    handles(operation)(handler)
+
+
+for _operation in (
+    "topk.default", "sort.default", "sort.stable", "scatter.src", "scatter_.src", "scatter.value",
+    "scatter_.value", "scatter_add.default", "scatter_add_.default", "masked_scatter.default",
+    "pow.Tensor_Scalar", "sqrt.default", "log.default", "abs.default", "cumsum.default",
+    "relu.default", "relu_.default", "sigmoid.default", "sigmoid_.default", "gelu.default",
+    "silu.default", "elu.default", "softplus.default", "leaky_relu.default", "threshold.default",
+    "nan_to_num.default", "nan_to_num_.default",
+):  # fmt: skip
+    _changed_by(_operation)
+"""No chain of an attention goes through these: what they change is named where it is missed."""
 
 
 @handles("mul.Tensor", "mul.Scalar", "mul_.Tensor", "mul_.Scalar")

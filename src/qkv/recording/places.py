@@ -48,11 +48,13 @@ class Places:
     Attributes:
         run: which forward of an outermost module, counted from 0; −1 before the first.
         models: the outermost modules met, where none was named.
+        compiled: whether any of it ran in compiled code.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
         """Name the modules."""
         self.run = -1
+        self.compiled = False
         self.models: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._model = None if model is None else weakref.ref(model)
         self._outermost: FrameType | None = None  # held, or its identity would be used again
@@ -92,10 +94,12 @@ class Places:
     def _path(self, frames: list[FrameType]) -> str | None:
         if not frames:
             self.run = max(self.run, 0)
+            self.compiled = self.compiled or _compiled(sys._getframe(1))
             return None
         outermost = frames[-1]
         if outermost is not self._outermost:
             self._outermost, self.run = outermost, self.run + 1
+            self.compiled = self.compiled or _compiled(sys._getframe(1))
         inner = frames[0].f_locals["self"]
         if self._model is not None:
             return self._of_model[id(inner)]
@@ -109,6 +113,15 @@ class Places:
             if name is not None:
                 return f"{type(outer).__name__}.{name}".rstrip(".")
         return type(outer).__name__
+
+
+def _compiled(frame: FrameType | None) -> bool:
+    """Say whether the program came through what `torch.compile` makes."""
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper" and "_dynamo" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _asking(frame: FrameType | None) -> bool:

@@ -60,24 +60,27 @@ class Provenance:
         if node is None or node.layout == (tensor.shape, tensor.stride(), tensor.storage_offset()):
             return node
         if not node.learned:
-            return _view(tensor, node)
+            return view_of(tensor, node)
         view = node.last_view  # a layer's matrix is read in the same way every time
         if view is None or view.layout != (tensor.shape, tensor.stride(), tensor.storage_offset()):
-            view = node.last_view = _view(tensor, node)
+            view = node.last_view = view_of(tensor, node)
         return view
 
     def node(self, tensor: Tensor) -> Node:
         """Return how a tensor was made; an unknown one is the start of something."""
         node = self.find(tensor)
-        if node is not None:
+        if node is not None and node.learned:
             return node
         base = tensor._base
         owner = tensor if base is None else base
-        node = Node("leaf", owner)
-        node.learned = type(owner) is not Tensor and isinstance(owner, nn.Parameter)
+        learned = type(owner) is not Tensor and isinstance(owner, nn.Parameter)
+        if node is not None and not learned:
+            return node
+        node = Node("leaf", owner)  # a parameter's, however it was filled when it was made
+        node.learned = learned or _cast_of_parameter(owner)
         if covers(owner):
             self.put(owner, node)
-        return node if base is None else _view(tensor, node)
+        return node if base is None else view_of(tensor, node)
 
     def put(self, tensor: Tensor, node: Node) -> None:
         """Say how the content of a tensor's storage was made."""
@@ -104,7 +107,10 @@ class Provenance:
         self.node(tensor)
         owner = self.owner(tensor)
         if owner is None:
-            return
+            whole = _whole(tensor)
+            if whole is None:
+                return
+            owner = Node("leaf", whole)
         node = copy(owner)
         node.kind, node.parents, node.left, node.softmax = "leaf", (), 0, None
         node.source = None if source is None else source.source
@@ -115,7 +121,11 @@ class Provenance:
         made = Node("leaf", out)
         if node.strong or node.softmax is not None:
             made.kind, made.softmax = "unknown", node.softmax
-            made.reason = f"{operation} was applied to the {node.content}"
+            made.reason = (
+                f"{operation} was applied to the similarities"
+                if node.softmax is None
+                else node.reason or f"it was changed by {operation} before the product"
+            )
             made.of_product = node.root
         made._mark = node.mark
         made.source = node.source
@@ -211,7 +221,27 @@ def covers(tensor: Tensor) -> bool:
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
-def _view(tensor: Tensor, owner: Node) -> Node:
+def _whole(tensor: Tensor) -> Tensor | None:
+    """Return the dense tensor whose rows these are, for a view that does not know its base."""
+    length, shape = tensor.untyped_storage().nbytes() // tensor.element_size(), list[int]()
+    for stride in tensor.stride():
+        if not stride or length % stride:
+            return None
+        shape.append(length // stride)
+        length = stride
+    return tensor.as_strided(shape, tensor.stride(), 0) if length == 1 else None
+
+
+def _cast_of_parameter(tensor: Tensor) -> bool:
+    """Say whether a tensor is what autocast kept of a parameter, from before anybody looked."""
+    cast = tensor.grad_fn if tensor.dim() == 2 else None
+    if cast is None or cast.name() != "ToCopyBackward0":
+        return False
+    return isinstance(getattr(cast.next_functions[0][0], "variable", None), nn.Parameter)
+
+
+def view_of(tensor: Tensor, owner: Node) -> Node:
+    """Return how a view of a tensor was made."""
     node = Node("view", tensor, (owner,))
     mine, theirs = node.__dict__, owner.__dict__
     for name in INHERITED & theirs.keys():

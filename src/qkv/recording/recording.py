@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from qkv.errors import NameNotFoundError, RecordingError
+from qkv.errors import ArgumentError, NameNotFoundError, RecordingError
 from qkv.recording.call import Call
 from qkv.recording.columns import MOST, columns, counted
 from qkv.recording.joining import Generation, Key, why_apart
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 NUMBERED = re.compile(r"(.*)\[(\d+)\]")
 """A path, and which of its calls within a run."""
+
+DOUBTFUL = 1000
+"""Units of the last place from which on an output is another one, and not one rounded otherwise."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,6 +50,7 @@ class Recording:
         missed: says what came near to an attention, where none was found.
         tokens: the tokens of what the model read, where they were given.
         whole_modules: whether of each module here all calls are.
+        aliases: the other names of modules that have several, by which they can be asked for.
     """
 
     model: str
@@ -55,6 +59,7 @@ class Recording:
     missed: Callable[[], str] = field(default=lambda: "")
     tokens: Tokens | None = None
     whole_modules: bool = True
+    aliases: Callable[[], Mapping[str, str]] = dict
 
     @property
     def gathered(self) -> Mapping[Key, Measured] | None:
@@ -74,6 +79,16 @@ class Recording:
             RecordingError: there is none.
         """
         return iter(self._found())
+
+    def __contains__(self, asked: object) -> bool:
+        """Whether a module of that path was recorded; or whether a call is one of these."""
+        if not isinstance(asked, str):
+            return asked in self._calls
+        try:
+            self._named(asked)
+        except (NameNotFoundError, RecordingError):
+            return False
+        return True
 
     def __getitem__(self, path: str) -> Call:
         """Return the attention of a module, the steps of a generation joined into one matrix.
@@ -120,8 +135,11 @@ class Recording:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What has to be known about how it was recorded: compiled modules, other threads."""
-        return tuple(self.keeping.notes)
+        """What has to be known about it: compiled modules, other threads, numbers that are off.
+
+        A call is named here whose `error` was asked for and is more than rounding.
+        """
+        return (*self.keeping.notes, *self._doubts())
 
     def select(self, glob: str) -> "Recording":
         """Return the calls of the modules that match: "*.layer.3.*".
@@ -130,7 +148,10 @@ class Recording:
             NameNotFoundError: none does.
             RecordingError: there is no call at all.
         """
-        calls = [call for call in self._found() if fnmatchcase(call.path or "", glob)]
+        if not isinstance(glob, str):
+            raise ArgumentError(f"glob is {glob!r}; wanted a pattern for paths: '*.layer.3.*'")
+        calls = [call for call in self._found() if (call.path or "") == glob]
+        calls = calls or [c for c in self._found() if fnmatchcase(c.path or "", glob)]
         if not calls:
             raise NameNotFoundError(f"no module matches {glob!r}; {self._nearest(glob)}")
         return self._part(calls, self.whole_modules)
@@ -175,6 +196,7 @@ class Recording:
                 largest number; by default 1e-4, or 16 eps of a half precision.
 
         Raises:
+            ArgumentError: the other is no recording, or the tolerance no number from 0 on.
             RecordingError: one of them holds no call.
         """
         from qkv.recording.comparing import compare
@@ -227,6 +249,12 @@ class Recording:
         lines = [title, table, *(f"  note: {note}" for note in self.notes)]
         return "\n".join(lines)
 
+    def __reduce__(self) -> NoReturn:
+        raise RecordingError(
+            "a recording is neither pickled nor copied; wanted seen.save(file), and "
+            "Recording.load(file) where it is to be read"
+        )
+
     @property
     def _calls(self) -> Sequence[Call]:
         return tuple(self.keeping.calls) if self.chosen is None else self.chosen
@@ -249,12 +277,21 @@ class Recording:
 
     def _named(self, name: str) -> tuple[str, int | None]:
         """Take "path[3]" apart."""
+        if not isinstance(name, str):
+            raise ArgumentError(
+                f"a recording was asked for [{name!r}]; wanted the path of a module, "
+                f"seen[{self.paths[0]!r}], or a call by its place: list(seen)[0]"
+            )
         paths = self.paths
         if name in paths:
             return name, None
         numbered = NUMBERED.fullmatch(name)
         if numbered is not None and numbered[1] in paths:
             return numbered[1], int(numbered[2])
+        other, number = (name, None) if numbered is None else (numbered[1], int(numbered[2]))
+        alias = self.aliases().get(other)
+        if alias in paths:
+            return alias, number
         raise NameNotFoundError(f"no module is called {name!r}; {self._nearest(name)}")
 
     def _nearest(self, path: str) -> str:
@@ -277,6 +314,16 @@ class Recording:
             f"{what}: {why_apart(found)}; choose a run, seen.runs[0][{path!r}], or look at all, "
             f"list(seen.select({path!r}))"
         )
+
+    def _doubts(self) -> Iterator[str]:
+        """Name the calls whose error was asked for and is large; nothing is worked out here."""
+        joined = [g.joined for g in self._generations() if len(g) > 1]
+        for call in (*self._calls, *joined):
+            if call.known_error_eps > DOUBTFUL:
+                yield (
+                    f"{call.path or _outside(call)} is NOT what ran: recomputed, its output is "
+                    f"{call.known_error_eps:.0f} units of its last place away"
+                )
 
     def _row(self, path: str) -> tuple[str, ...]:
         ours = [g for g in self._generations() if (g.last.path or "") == path]

@@ -1,8 +1,9 @@
 """A line a head: how wide it looks, how far, at what, and what that makes it in a word."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import nan
 from typing import TYPE_CHECKING
 
 from qkv.errors import ArgumentError
@@ -14,7 +15,10 @@ from qkv.weights.summary import NAMES, HeadSummary, Measures
 if TYPE_CHECKING:
     from qkv.recording.recording import Recording
 
-KINDS = (*NAMES.values(), "broad", "focused")
+NO_NUMBER = "not a number"
+"""Kind of a head whose weights are NaN: the model's own numbers are."""
+
+KINDS = (*NAMES.values(), "broad", "focused", NO_NUMBER)
 
 WITH_TOKENS = {"separator": "separators", "same word": "same", "induction": "induction"}
 """Kinds of heads that are told by the tokens, and their measures."""
@@ -41,6 +45,9 @@ class Table:
 
     def __iter__(self) -> Iterator[HeadSummary]:
         return iter(self.heads)
+
+    def __getitem__(self, line: int) -> HeadSummary:
+        return self.heads[line]
 
     def __len__(self) -> int:
         return len(self.heads)
@@ -74,12 +81,29 @@ def table(recording: "Recording") -> Table:
     measured = measured_of(recording)
     several = {key.path for key in measured if key.number}
     heads = [
-        head
+        head if head.entropy == head.entropy else replace(head, kind=NO_NUMBER, measure=nan)
         for key, found in measured.items()
         for head in found.summaries(_named(key, several), layer_of(key, key.path in several))
     ]
     known = any(head.separators is not None for head in heads)
-    return Table(recording.model, tuple(heads), "" if known else NO_TOKENS)
+    return Table(recording.model, tuple(heads), "" if known else _untold(recording))
+
+
+def _untold(recording: "Recording") -> str:
+    """Say why nothing is known of words."""
+    tokens = recording.tokens
+    if tokens is None:
+        return NO_TOKENS
+    keys = {
+        call.k.shape[-2] if call.summary is None else call.summary.received.shape[-1]
+        for call in recording.joined()
+    }
+    return f"{NO_TOKENS}; there are {len(tokens)} tokens, and {_listed(keys)} keys"
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    few = sorted(numbers)
+    return " or ".join(map(str, few)) if len(few) < 4 else f"{few[0]} to {few[-1]}"
 
 
 def measured_of(recording: "Recording") -> dict[Key, Measured]:

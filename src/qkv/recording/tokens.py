@@ -1,7 +1,7 @@
 """What the tokens of a recorded run were: labels, separators, words that came before."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,8 @@ class Tokens:
         """
         if isinstance(tokens, str):
             tokens = _cut(tokens, tokenizer)
+        if not isinstance(tokens, Tensor | Iterable):
+            raise ArgumentError(f"tokens is {_short(tokens)}; {WANTED}")
         listed: list[Any] = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         rows = [listed] if listed and isinstance(listed[0], str | int) else listed
         if not rows or not all(isinstance(row, list | tuple) and row for row in rows):

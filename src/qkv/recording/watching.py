@@ -1,10 +1,11 @@
 """`watch`: record the attention of any PyTorch model while it runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import Any, NoReturn, get_args
+from weakref import ref
 
 from torch import nn
 
@@ -38,7 +39,8 @@ def watch(
             begin with the class of the outermost module.
         only: records the modules whose path matches: "*.layer.3.*".
         keep: "inputs" keeps queries, keys, values, masks and outputs by reference, and of a
-            generation the new rows; everything can be asked. "summary" computes at once what a
+            generation the new rows; everything can be asked, until something is written into
+            these tensors after the block (RecordingError then). "summary" computes at once what a
             table needs, and lets go of the rest: for long generations and whole corpora.
         on_call: called with every `Call` as it is made, in the middle of the forward.
         tokens: what the model reads: the texts of the tokens, one list or one an example of the
@@ -86,13 +88,14 @@ class Watch(AbstractContextManager[Recording]):
         if self._about is None:
             raise RecordingError("this watch was used before; wanted qkv.watch(...) once more")
         (model, only), self._about = self._about, None
-        keeping, chosen = self._keeping, Chosen(only)
+        aliases = Aliases(model)
+        keeping, chosen = self._keeping, Chosen(only, {} if only is None else aliases())
         self._observer = observer = Observer(model, keeping.take, None if only is None else chosen)
         keeping.notes = observer.misses.notes
         name = "whatever ran" if model is None else type(model).__name__
         missed = Missed(name, observer.misses.text, chosen)
         observer.__enter__()
-        return Recording(name, keeping, None, missed, self._keeping.tokens)
+        return Recording(name, keeping, None, missed, self._keeping.tokens, aliases=aliases)
 
     def __exit__(
         self,
@@ -131,6 +134,28 @@ class Watch(AbstractContextManager[Recording]):
         )
 
 
+class Aliases:
+    """The other names of the modules that have several, and the names that calls have.
+
+    Args:
+        model: whose modules; it is not held.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        """Nothing is looked for yet."""
+        self._model = None if model is None else ref(model)
+
+    def __call__(self) -> dict[str, str]:
+        """Return the first name by each of the others."""
+        model = None if self._model is None else self._model()
+        first: dict[nn.Module, str] = {}
+        others: dict[str, str] = {}
+        for name, module in () if model is None else model.named_modules(remove_duplicate=False):
+            if first.setdefault(module, name) != name:
+                others[name] = first[module]
+        return others
+
+
 class Chosen:
     """The modules that a glob lets through.
 
@@ -138,14 +163,21 @@ class Chosen:
         others: paths that it did not let through.
     """
 
-    def __init__(self, glob: str | None) -> None:
+    def __init__(self, glob: str | None, aliases: Mapping[str, str] | None = None) -> None:
         """Nothing has been asked yet."""
         self.glob = glob
+        self._by_alias: set[str] = set()
+        if glob is not None:
+            self._by_alias = {
+                path for name, path in (aliases or {}).items() if fnmatchcase(name, glob)
+            }
         self.others: dict[str, None] = {}
 
     def __call__(self, path: str | None) -> bool:
         """Whether the attention of this module is recorded."""
-        if self.glob is None or fnmatchcase(path or "", self.glob):
+        if self.glob is None or path == self.glob or fnmatchcase(path or "", self.glob):
+            return True
+        if path in self._by_alias:
             return True
         self.others[path or ""] = None
         return False

@@ -16,6 +16,7 @@ SIGNS: Mapping[str, tuple[str, str]] = {
     "induction": ("N", "bold red"),
     "broad": ("B", "blue"),
     "focused": (".", "yellow"),
+    "not a number": ("?", "bold red"),
 }
 """The letter and the style of each kind of head."""
 

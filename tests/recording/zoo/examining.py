@@ -125,9 +125,17 @@ def examine_module(
         sow()
         with qkv.watch(model) as seen:
             watched = model(**inputs)
-        calls = list(seen) if len(seen) else []
+        calls = [call for call in seen if _laid_out(call)] if len(seen) else []
         facts = tuple(_facts(call, returned.get(i), averaged) for i, call in enumerate(calls))
     return facts, same_bits(plain, watched)
+
+
+def _laid_out(call: Call) -> bool:
+    """Whether it is an attention as (batch, heads, queries, keys); a call that is none says so."""
+    try:
+        return call.operands is not None
+    except RecordingError:
+        return False
 
 
 def _facts(call: Call, returned: Tensor | None, averaged: bool) -> Seen:
