@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.recording.call import Call
-from qkv.recording.operands import Operands, Operation
-from qkv.recording.places import Place
+from qkv.recording.calls.call import Call
+from qkv.recording.calls.operands import Operands, Operation
+from qkv.recording.observing.places import Place
 
 HERE = Place("decoder.attention", "model.py", 7)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.recording.call import Call
-from qkv.recording.operands import Operands, Operation
-from qkv.recording.places import Place
+from qkv.recording.calls.call import Call
+from qkv.recording.calls.operands import Operands, Operation
+from qkv.recording.observing.places import Place
 
 LEAST = torch.finfo(torch.float32).min
 INF = torch.inf

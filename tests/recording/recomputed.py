@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.recording.call import Call
-from qkv.recording.misses import Misses
-from qkv.recording.mode import Observer
-from qkv.recording.operands import Operands, Operation
+from qkv.recording.calls.call import Call
+from qkv.recording.calls.operands import Operands, Operation
+from qkv.recording.observing.misses import Misses
+from qkv.recording.observing.mode import Observer
 
 
 @dataclass

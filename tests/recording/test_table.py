@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qkv.errors import ArgumentError
-from qkv.recording.joining import Key
+from qkv.recording.memory.joining import Key
 from qkv.recording.recording import Recording
 from qkv.recording.table import layer_of
 from qkv.recording.watching import watch

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qkv.errors import ArgumentError, RecordingError
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from qkv.recording.watching import watch
 from tests.recording import small
 from tests.recording.small import TwoLayers

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from qkv.explaining.inputs import Rows
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from qkv.show.links import Link
 
 NEAREST = 8

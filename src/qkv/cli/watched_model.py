@@ -13,7 +13,7 @@ from qkv.explaining.inputs import Input, Rows, name_of, read
 from qkv.models.encoder_decoder import EncoderDecoderModel
 from qkv.models.language import LanguageModel
 from qkv.models.writing.written import Written
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from qkv.recording.recording import Recording
 from qkv.recording.watching import watch
 

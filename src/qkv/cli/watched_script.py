@@ -11,10 +11,10 @@ from qkv.cli.progress import say
 from qkv.cli.screen import write_json
 from qkv.cli.watched_calls import Report
 from qkv.errors import QkvError
-from qkv.recording.call import Call
-from qkv.recording.keeping import Keeping
-from qkv.recording.mode import Observer
-from qkv.recording.places import Place
+from qkv.recording.calls.call import Call
+from qkv.recording.memory.keeping import Keeping
+from qkv.recording.observing.mode import Observer
+from qkv.recording.observing.places import Place
 from qkv.recording.recording import Recording
 from qkv.recording.watching import Chosen, Missed
 

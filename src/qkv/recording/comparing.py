@@ -12,7 +12,7 @@ from qkv.core.blocks import ROWS, runs
 from qkv.core.mask import Mask
 from qkv.core.mask_parts import Tile, as_bias
 from qkv.errors import ArgumentError
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from qkv.recording.columns import MOST, columns
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from os import PathLike
 from typing import TYPE_CHECKING, NoReturn
 
 from qkv.errors import ArgumentError, NameNotFoundError, RecordingError
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from qkv.recording.columns import MOST, columns, counted
-from qkv.recording.joining import Generation, Key, why_apart
-from qkv.recording.keeping import Facts, Keeping
-from qkv.recording.measuring import Measured
+from qkv.recording.memory.joining import Generation, Key, why_apart
+from qkv.recording.memory.keeping import Facts, Keeping
+from qkv.recording.memory.measuring import Measured
 from qkv.recording.tokens import Given, Tokens
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Recording:
             FileError: it cannot be written; nothing half-written is left.
             RecordingError: there is no call at all.
         """
-        from qkv.recording.storing import save
+        from qkv.recording.files.storing import save
 
         save(self, file)
 
@@ -221,7 +221,7 @@ class Recording:
         Raises:
             FileError: it is not there, or no recording.
         """
-        from qkv.recording.storing import load
+        from qkv.recording.files.storing import load
 
         return load(file)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from qkv.errors import ArgumentError
 from qkv.recording.columns import columns, counted
-from qkv.recording.joining import Key
-from qkv.recording.measuring import Measured, summarise
+from qkv.recording.memory.joining import Key
+from qkv.recording.memory.measuring import Measured, summarise
 from qkv.weights.summary import NAMES, HeadSummary, Measures
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from weakref import ref
 from torch import nn
 
 from qkv.errors import ArgumentError, RecordingError
-from qkv.recording.call import Call
-from qkv.recording.keeping import Keep, Keeping
-from qkv.recording.mode import Observer
+from qkv.recording.calls.call import Call
+from qkv.recording.memory.keeping import Keep, Keeping
+from qkv.recording.observing.mode import Observer
 from qkv.recording.recording import Recording
 from qkv.recording.tokens import Given, Tokens
 

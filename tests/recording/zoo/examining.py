@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.errors import RecordingError
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from tests.recording.zoo.architectures import EAGER, Architecture, NotPlain, build
 from tests.recording.zoo.inputs import Inputs
 

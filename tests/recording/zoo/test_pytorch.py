@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from tests.recording.zoo.architectures import peaked
 from tests.recording.zoo.examining import same_bits, sow
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import qkv
-from qkv.recording.call import Call
+from qkv.recording.calls.call import Call
 from tests.recording.zoo.examining import same_bits
 
 BATCH, TOKENS, HEADS, WIDTH = 3, 7, 4, 6
