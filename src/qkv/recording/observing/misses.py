@@ -37,8 +37,9 @@ class Threads:
         return new or _made() != self._made
 
     def running(self) -> bool:
-        """Say whether others run, whenever they were started."""
-        return threading.active_count() > 1
+        """Say whether others run that do work: not those that watch over a progress bar."""
+        own = (threading.main_thread(), threading.current_thread())
+        return any(not t.daemon for t in threading.enumerate() if t not in own)
 
 
 def _made() -> str:
