@@ -11,8 +11,8 @@ from torch._subclasses import FakeTensorMode
 
 from qkv.recording.calls.call import Call
 from qkv.recording.observing.mode import Observer
-from tests.recording.recomputed import assert_explains_its_output, observe
 from tests.recording.observing.test_mode import CONTEXTS, Block
+from tests.recording.recomputed import assert_explains_its_output, observe
 
 
 @pytest.fixture(params=[True, False], ids=["fused", "written out"])
