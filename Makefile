@@ -43,6 +43,8 @@ bench: env
 	$(BIN)/python -m benchmarks.generate --runs 3 || worst=1; \
 	$(BIN)/python -m benchmarks.load --runs 3 || worst=1; \
 	$(BIN)/python -m benchmarks.embeddings || worst=1; \
+	$(BIN)/python -m benchmarks.weights --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.watch --runs 3 || worst=1; \
 	exit $$worst
 
 docs: env
