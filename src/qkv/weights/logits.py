@@ -72,8 +72,30 @@ class Scratch:
         return self._flat[:wanted].view(shape)
 
 
+class OfQueriesAndKeys:
+    """What logits of queries and keys have from these."""
+
+    q: Float[Tensor, "batch heads queries d_k"]
+    k: Float[Tensor, "batch kv_heads keys d_k"]
+
+    @property
+    def shape(self) -> torch.Size:
+        """(batch, heads, queries, keys)."""
+        return torch.Size((*self.q.shape[:-1], self.k.shape[-2]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of q and k."""
+        return self.q.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """That of q and k."""
+        return self.q.device
+
+
 @dataclass(frozen=True, eq=False)
-class Similarities:
+class Similarities(OfQueriesAndKeys):
     """cap(Q Kᵀ · scale) + M; heads that share keys share one product.
 
     Attributes:
@@ -100,21 +122,6 @@ class Similarities:
             return x
         visible = blocks.tile_of(hiding, self.q, self.k, self.batch)
         return without_hidden(x, x, visible)[0]
-
-    @property
-    def shape(self) -> torch.Size:
-        """(batch, heads, queries, keys)."""
-        return torch.Size((*self.q.shape[:-1], self.k.shape[-2]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That of q and k."""
-        return self.q.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of q and k."""
-        return self.q.device
 
     @property
     def requires_grad(self) -> bool:

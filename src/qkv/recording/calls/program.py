@@ -11,14 +11,14 @@ from torch import Tensor
 from qkv.core.blocks import runs
 from qkv.recording.calls.masks import PAIRS, part_of
 from qkv.recording.calls.operands import Lazy, Operands, Operation
-from qkv.weights.logits import Similarities
+from qkv.weights.logits import OfQueriesAndKeys, Similarities
 
 LOW = -1000.0
 """A row whose largest logit is below this holds nothing but what a finite least value hides."""
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class Program(OfQueriesAndKeys):
     """The logits of any program: an implementation of `Logits` that knows no shortcut.
 
     Rows in which a finite least value hides everything (−10000, the least of a dtype) are what
@@ -49,21 +49,6 @@ class Program:
         rounded = any(operation.dtype not in (None, wide) for operation in operands.scores)
         coarse = operands.q.dtype if rounded else None
         return Program(operands.q.to(wide), operands.k.to(wide), operands.scores, coarse=coarse)
-
-    @property
-    def shape(self) -> torch.Size:
-        """(batch, heads, queries, keys)."""
-        return torch.Size((*self.q.shape[:-1], self.k.shape[-2]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That of the tiles."""
-        return self.q.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """That of the queries."""
-        return self.q.device
 
     def reach(self, rows: range) -> range:
         """Return all columns: any of them may be open."""
