@@ -166,15 +166,15 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def timing_table(timing: Timing, ours: str) -> str:
-    """Return medians in ms, and the ratio of ours to everybody else."""
-    rows = [("", "median ms", f"{ours} / it", "95 % interval")]
+def timing_table(timing: Timing, ours: str, *, over: bool = False) -> str:
+    """Return medians in ms, and the ratio of ours to everybody else, or of them to it (`over`)."""
+    rows = [("", "median ms", f"it / {ours}" if over else f"{ours} / it", "95 % interval")]
     for name in timing.seconds:
         shown = f"{timing.median(name) * 1e3:.3f}"
         if name == ours:
             rows.append((name, shown, "", ""))
             continue
-        ratio = timing.ratio(ours, name)
+        ratio = timing.ratio(name, ours) if over else timing.ratio(ours, name)
         rows.append((name, shown, f"{ratio.median:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}"))
     return table(rows)
 

@@ -279,26 +279,13 @@ def attnread_beside(tokens: int, pace: Pace) -> Timing:
 def report(result: Result) -> None:
     """Print times, memory and verdicts of one length."""
     print(f"\n{result.tokens} tokens: {result.timing.rounds} rounds")
-    print(timing_table_over(result.timing))
+    print(timing_table(result.timing, PLAIN, over=True))
     rows = [("peak above the start", "MB")]
     rows += [(name, f"{size / 1e6:.0f}") for name, size in result.memory.items()]
     print(table(rows))
     for bar in result.bars:
         print(f"  {bar}")
     sys.stdout.flush()
-
-
-def timing_table_over(timing: Timing) -> str:
-    """Return medians in ms, and the ratio of everybody to the plain model."""
-    rows = [("", "median ms", f"it / {PLAIN}", "95 % interval")]
-    for name in timing.seconds:
-        shown = f"{timing.median(name) * 1e3:.2f}"
-        if name == PLAIN:
-            rows.append((name, shown, "", ""))
-            continue
-        ratio = timing.ratio(name, PLAIN)
-        rows.append((name, shown, f"{ratio.median:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}"))
-    return table(rows)
 
 
 def of_memory(results: list[Result]) -> list[tuple[str, float, float]]:

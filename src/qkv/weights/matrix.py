@@ -230,7 +230,6 @@ class Weights:
         the queries of its run, of their weight on all the keys of its run, so rows sum to 1 as
         those of the matrix do. Sizes above those of the matrix are cut down to them.
         """
-        height, width = check_whole("height", height, 1), check_whole("width", width, 1)
         regions = Regions.of(self._softmax, height, width)
         return self._restored(regions.map(self._softmax))
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.errors import ArgumentError
 from qkv.weights.blocks import Block, Softmax, in_full
+from qkv.weights.checks import check_whole
 
 
 def run_of(argument: str, which: int | range | slice, size: int) -> range:
@@ -79,10 +80,9 @@ class Regions:
         """Cut the matrix of these weights.
 
         Raises:
-            ArgumentError: a size below 1.
+            ArgumentError: a size that is no whole number, or below 1.
         """
-        if min(height, width) < 1:
-            raise ArgumentError(f"map got height={height}, width={width}; wanted 1 or more")
+        height, width = check_whole("height", height, 1), check_whole("width", width, 1)
         logits = softmax.logits
         queries, keys = logits.shape[-2:]
         height, width = min(height, queries), min(width, keys)
