@@ -273,11 +273,10 @@ class Observer(TorchDispatchMode):
         self.misses.add(plan.name, place, (), f"{type(error).__name__}: {error}")
 
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inference = torch.is_inference_mode_enabled()
-        if not inference and not self._entered:
-            return func(*args, **kwargs)
-        if not inference or self._entered:
+        if self._entered:
             return self._again(func, COMPOSITE, args, kwargs)
+        if not torch.is_inference_mode_enabled():
+            return func(*args, **kwargs)
         with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]
             return self._again(func, COMPOSITE, args, kwargs)
 
