@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
 
 from qkv.core import product
-from qkv.core.product import FEW, by_columns, linear
+from qkv.core.product import FEW, linear
 from tests.dispatch import watched
 from tests.reference import agree, array
 
@@ -66,14 +66,6 @@ def test_however_weights_and_rows_lie_in_memory(rows: int, bias: bool) -> None:
                 for right in (b, halves[::2], b[:1].expand(9)) if bias else (None,):
                     cut = None if right is None else right[: len(weight)]
                     agree(linear(left, weight, cut), array(formula(left, weight, cut)), 1e-5)
-
-
-def test_only_a_matrix_in_float32_on_a_cpu_lies_by_columns() -> None:
-    size, cpu = torch.Size((3, 5)), torch.device("cpu")
-    assert by_columns(size, torch.float32, cpu)
-    assert not by_columns(size, torch.bfloat16, cpu)
-    assert not by_columns(size, torch.float32, torch.device("meta"))
-    assert not by_columns(torch.Size((7,)), torch.float32, cpu)
 
 
 def test_a_few_rows_of_inference_go_through_the_inner_product() -> None:

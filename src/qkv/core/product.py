@@ -44,15 +44,6 @@ def linear(
     return _widened(x, W, b) if widen and W.dtype == x.dtype else F.linear(x, W, b)
 
 
-def by_columns(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products of single rows read a weight, outputs × inputs, faster column by column.
-
-    In float32 on a CPU they do: the inner product then adds whole columns, and moves more bytes a
-    second.
-    """
-    return len(shape) == 2 and dtype == torch.float32 and device.type == "cpu"
-
-
 def _widened(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
     """X Wᵀ + b in float32, rounded once at the end; a block of W at a time."""
     wide, step = x.float(), max(1, BLOCK // max(1, W.shape[1]))

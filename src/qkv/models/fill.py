@@ -1,13 +1,17 @@
 """A model that is all shape becomes one that computes: memory is made once, and filled in place.
 
-The peak is the parameters and one block of one tensor: a file is read a few rows at a time, and
-each block goes to its place, packed and transposed projections included, as the state dict gives
-views on them. Only a tensor whose rows come in another order (queries and keys in GGUF) is read
-whole; and of projections that lie side by side (GPT-2's) each reads all rows and keeps its own.
+What a file holds as a parameter wants it stays where it is, mapped: it is read when it is used, and
+what writes to it writes to a copy of that page, never to the file. All else is copied. The peak is
+the parameters and one block of one tensor: a file is read a few rows at a time, and each block goes
+to its place, packed and transposed projections included, as the state dict gives views on them.
+Only a tensor whose rows come in another order (queries and keys in GGUF) is read whole; and of
+projections that lie side by side (GPT-2's) each reads all rows and keeps its own.
 """
 
 import math
+import mmap
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from qkv.core.product import by_columns
-from qkv.errors import ModelError
+from qkv.errors import FileError, ModelError
 from qkv.models.formats.stored import Stored
-from qkv.models.language import LanguageModel
 
 CHUNK = 1 << 25
 """Bytes of memory that are asked for at once. NumPy asks Linux for large pages where it is much,
@@ -47,28 +49,25 @@ class Memory:
 
     Args:
         dtype, device: of the parameters.
-        single_rows: whether single rows are what weights are multiplied with, as while text is
-            written; it decides how they lie.
     """
 
-    def __init__(
-        self, dtype: torch.dtype, device: torch.device | str, *, single_rows: bool
-    ) -> None:
+    def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
         """Take nothing yet."""
         self.dtype, self.device = dtype, torch.device(device)
-        self._single_rows = single_rows
         self._left = torch.empty(0, dtype=torch.uint8)
+        self._files: dict[Path, mmap.mmap] = {}
+
+    def of(self, shape: torch.Size, stored: Stored | None) -> Tensor | None:
+        """Return a tensor as it lies in its file; None where it has to be copied."""
+        span = None if stored is None else stored.span
+        if self.device.type != "cpu" or span is None or not span.lies_whole(shape, self.dtype):
+            return None
+        if span.path not in self._files:
+            self._files[span.path] = _mapped(span.path)
+        return span.mapped(self._files[span.path]).view(shape)
 
     def room(self, shape: torch.Size) -> Tensor:
-        """Return an empty tensor for a parameter: the one place where it is made.
-
-        Whatever layout it has, what is copied into it follows.
-        """
-        if self._single_rows and by_columns(shape, self.dtype, self.device):
-            return self._take(torch.Size(shape[::-1])).t()
-        return self._take(shape)
-
-    def _take(self, shape: torch.Size) -> Tensor:
+        """Return an empty tensor for a parameter."""
         if self.device.type != "cpu":
             return torch.empty(shape, dtype=self.dtype, device=self.device)
         size = math.prod(shape) * self.dtype.itemsize
@@ -80,6 +79,15 @@ class Memory:
                 self._left = _piece(CHUNK)
             piece, self._left = self._left, self._left[reserved:]
         return piece[:size].view(self.dtype).view(shape)
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    """Map a file so that what is written to the memory is not written to it."""
+    try:
+        with path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read: {error}") from error
 
 
 def _piece(size: int) -> Tensor:
@@ -105,20 +113,24 @@ def fill(
         FileError: a file that ends before its tensors do.
     """
     _check_buffers(model)
-    memory = Memory(dtype, device, single_rows=isinstance(model, LanguageModel))
+    memory = Memory(dtype, device)
     made: dict[nn.Parameter, nn.Parameter] = {}
-    for module in model.modules():
+    lying = set()
+    for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             if parameter not in made:  # one that two modules share is made once
-                room = memory.room(parameter.shape)
+                whole = f"{path}.{name}" if path else name
+                found = memory.of(parameter.shape, names.get(whole))
+                lying |= set() if found is None else {whole}
+                room = memory.room(parameter.shape) if found is None else found
                 made[parameter] = nn.Parameter(room, parameter.requires_grad)
             module.register_parameter(name, made[parameter])
         for name, buffer in module.named_buffers(recurse=False):
             kind = dtype if buffer.is_floating_point() else buffer.dtype
             module.register_buffer(name, torch.empty_like(buffer, dtype=kind, device=device))
     places = model.state_dict()
-    for ours, stored in names.items():
-        stored.into(places[ours])
+    for ours in names.keys() - lying:
+        names[ours].into(places[ours])
 
 
 def _check_buffers(model: nn.Module) -> None:

@@ -1,6 +1,7 @@
 """Tensors that lie in a file, not yet read: their shapes are known before memory is taken."""
 
 import math
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,7 +61,7 @@ class Span:
         return rows * self.width // self.group * self.size
 
     def blocks(self) -> Iterator[Tensor]:
-        """Read a few rows at a time. Nothing stays mapped: what is read is a copy."""
+        """Read a few rows at a time; what is read is a copy."""
         step = max(1, BLOCK // max(1, self.width))
         with self.path.open("rb") as file:
             file.seek(self.offset)
@@ -76,6 +77,20 @@ class Span:
         whole = self.decode is None and self.columns is None
         plain = whole and place.dtype == self.dtype
         return plain and place.device.type == "cpu" and place.is_contiguous()
+
+    def lies_whole(self, shape: torch.Size, dtype: torch.dtype) -> bool:
+        """Whether its bytes are a tensor of that shape as they are."""
+        here = (self.rows, *self.shape) if shape else self.shape
+        plain = self.decode is None and self.columns is None and self.dtype == dtype
+        return plain and here == shape and self.offset % dtype.itemsize == 0 and shape.numel() > 0
+
+    def mapped(self, file: mmap.mmap) -> Tensor:
+        """Return its numbers where they lie in a file that is mapped: read when they are used."""
+        count = self.rows * self.width
+        if self.offset + count * self.dtype.itemsize > len(file):
+            raise self._cut_off()
+        numbers = torch.frombuffer(file, dtype=self.dtype, count=count, offset=self.offset)
+        return numbers.view(self.rows, *self.shape)
 
     def read_into(self, place: Tensor) -> None:
         """Read all bytes to where they belong, without a stop on the way."""
