@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.recording.calls.call import Call
 from qkv.recording.calls.operands import Operands, Operation
-from qkv.recording.observing.places import Place
+from qkv.recording.calls.place import Place
 
 HERE = Place("decoder.attention", "model.py", 7)
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.recording.calls.call import Call
 from qkv.recording.calls.operands import Operands, Operation
-from qkv.recording.observing.places import Place
+from qkv.recording.calls.place import Place
 
 LEAST = torch.finfo(torch.float32).min
 INF = torch.inf

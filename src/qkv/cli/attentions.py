@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 from qkv.recording.calls.call import Call
-from qkv.recording.observing.places import Place
+from qkv.recording.calls.place import Place
 from qkv.recording.recording import Recording
 from qkv.show.labels import fitted, legible
 

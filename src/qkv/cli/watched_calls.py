@@ -15,7 +15,7 @@ from qkv.cli.kinds import Heads, heads_of, measures, plain_heads
 from qkv.cli.picture import Picture, ink
 from qkv.cli.screen import Page, write_json
 from qkv.cli.texts import legible
-from qkv.recording.observing.places import Place
+from qkv.recording.calls.place import Place
 from qkv.recording.recording import Recording
 
 

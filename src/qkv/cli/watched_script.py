@@ -12,9 +12,9 @@ from qkv.cli.screen import write_json
 from qkv.cli.watched_calls import Report
 from qkv.errors import QkvError
 from qkv.recording.calls.call import Call
+from qkv.recording.calls.place import Place
 from qkv.recording.memory.keeping import Keeping
 from qkv.recording.observing.mode import Observer
-from qkv.recording.observing.places import Place
 from qkv.recording.recording import Recording
 from qkv.recording.watching import Chosen, Missed
 

@@ -8,7 +8,7 @@ import torch
 from qkv.core.mask import Mask
 from qkv.recording.calls.call import Call
 from qkv.recording.calls.operands import Operands, Operation
-from qkv.recording.observing.places import Place
+from qkv.recording.calls.place import Place
 from tests.recording.programs import (
     BATCH,
     HEADS,

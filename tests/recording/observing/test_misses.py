@@ -1,7 +1,7 @@
 """An empty recording says what came nearest."""
 
+from qkv.recording.calls.place import Place
 from qkv.recording.observing.misses import KEPT, Misses
-from qkv.recording.observing.places import Place
 
 PLACE = Place("layer.0", "model.py", 7)
 

@@ -16,12 +16,12 @@ from qkv.recording.calls.blocking import Blocking
 from qkv.recording.calls.contributions import Contributions, sizes_of
 from qkv.recording.calls.form import Form, form_of
 from qkv.recording.calls.operands import Operands
+from qkv.recording.calls.place import Place
 from qkv.recording.calls.program import narrow
 from qkv.recording.calls.readings import Readings
 from qkv.recording.calls.undisturbed import undisturbed
 from qkv.recording.calls.versions import Versions
 from qkv.recording.calls.weighing import distance, tilted, weights_of
-from qkv.recording.observing.places import Place
 from qkv.weights.matrix import Weights
 from qkv.weights.summary import Summary
 

@@ -6,8 +6,8 @@ from functools import partial
 from torch import Tensor
 
 from qkv.errors import RecordingError
+from qkv.recording.calls.held import Held
 from qkv.recording.calls.operands import Lazy, Operands
-from qkv.recording.observing.nodes import Held
 
 
 class Versions:

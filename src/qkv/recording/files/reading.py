@@ -11,12 +11,12 @@ from torch import Tensor
 from qkv.errors import FileError
 from qkv.recording.calls.call import Call
 from qkv.recording.calls.operands import Kind, Operands, Operation
+from qkv.recording.calls.place import Place
 from qkv.recording.files import checked
 from qkv.recording.files.writing import LAZY, TENSORS, Json
 from qkv.recording.memory.joining import Generation, Kept, Key
 from qkv.recording.memory.keeping import Facts, Keep, Keeping, let_go
 from qkv.recording.memory.measuring import Mean, Measured
-from qkv.recording.observing.places import Place
 from qkv.recording.tokens import Tokens
 from qkv.weights.summary import MEASURES, Summary
 

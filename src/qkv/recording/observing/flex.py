@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.fx import GraphModule
 
+from qkv.recording.calls.held import Held
 from qkv.recording.calls.operands import Operation
 from qkv.recording.observing.kernels import Fused
 from qkv.recording.observing.matching import Matcher
-from qkv.recording.observing.nodes import Held
 from qkv.recording.observing.operations import HANDLERS
 
 BOUNDLESS = 1 << 30

@@ -7,11 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
+from qkv.recording.calls.held import Held
 from qkv.recording.calls.operands import Operands, Operation
 from qkv.recording.observing.axes import Axes, Axis, UnclearError, axis, laid_out, resolved, unify
 from qkv.recording.observing.layout import Laid, Projected
 from qkv.recording.observing.matching import Matcher
-from qkv.recording.observing.nodes import Held, Node
+from qkv.recording.observing.nodes import Node
 from qkv.recording.observing.operations import HANDLERS, Handler, handles
 from qkv.recording.observing.provenance import Provenance
 from qkv.recording.observing.written import same_source

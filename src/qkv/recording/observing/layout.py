@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from qkv.recording.calls.held import Held
 from qkv.recording.observing.axes import (
     Axes,
     Axis,
@@ -15,7 +16,7 @@ from qkv.recording.observing.axes import (
     resolved,
     unify,
 )
-from qkv.recording.observing.nodes import Held, Node, Product
+from qkv.recording.observing.nodes import Node, Product
 
 
 class Roles(NamedTuple):

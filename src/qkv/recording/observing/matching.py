@@ -8,12 +8,14 @@ from torch import Tensor
 
 from qkv.errors import RecordingError
 from qkv.recording.calls.call import Call
+from qkv.recording.calls.held import Held
 from qkv.recording.calls.operands import Operands
+from qkv.recording.calls.place import Place
 from qkv.recording.observing.axes import UnclearError
 from qkv.recording.observing.layout import Projected
 from qkv.recording.observing.misses import EMPTY, Misses
-from qkv.recording.observing.nodes import Held, Node, Product, Seen, Step
-from qkv.recording.observing.places import Place, Places
+from qkv.recording.observing.nodes import Node, Product, Seen, Step
+from qkv.recording.observing.places import Places
 from qkv.recording.observing.provenance import ACTIVATIONS, LEARNED, Provenance
 from qkv.recording.observing.written import Softmax, WrittenOut
 

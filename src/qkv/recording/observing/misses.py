@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from qkv.recording.observing.places import Place
+from qkv.recording.calls.place import Place
 
 KEPT = 1000
 """Different misses that are kept: a generation has new shapes at every step."""

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey, _SetExcludeDispatchKeyGuard
 
+from qkv.recording.calls.held import Held
 from qkv.recording.observing.axes import Axes, Axis, Factor, Layout, axis, of_view, resolved, unify
 
 Kind = Literal[
@@ -16,25 +16,6 @@ Kind = Literal[
     "dropout", "noise", "output", "unknown",
 ]  # fmt: skip
 """How a node's content was made."""
-
-
-class Held:
-    """A tensor that is kept; copied before something overwrites it.
-
-    `reader` is called then: what was laid out from the tensor has to be laid out again.
-    """
-
-    __slots__ = ("__weakref__", "reader", "tensor")
-
-    def __init__(self, tensor: Tensor) -> None:
-        """Keep it, apart from its gradients."""
-        with _SetExcludeDispatchKeyGuard(DispatchKey.ADInplaceOrView, False):
-            self.tensor = tensor.detach()  # so it counts what is written into the model's tensor
-        self.reader: weakref.WeakMethod[Callable[[], None]] | None = None
-
-    def __call__(self) -> Tensor:
-        """Return the tensor."""
-        return self.tensor
 
 
 class Seen:

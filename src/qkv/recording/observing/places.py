@@ -9,11 +9,12 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
 
 import jaxtyping
 import torch
 from torch import nn
+
+from qkv.recording.calls.place import Place
 
 CALL = nn.Module._call_impl.__code__
 PACKAGE = str(Path(__file__).parents[2])
@@ -25,21 +26,6 @@ INSIDE = (
     str(Path(__file__).parents[1]),
 )
 """Folders whose lines are not the user's: PyTorch's, those of checks of shapes, and this one."""
-
-
-class Place(NamedTuple):
-    """Where in a program.
-
-    Attributes:
-        path: the innermost module, by its name in the watched model ("" is the model itself); where
-            none was named, by its name in the outermost module, after that one's class. None
-            outside of every module.
-        file, line: the innermost line that is not PyTorch's own.
-    """
-
-    path: str | None
-    file: str
-    line: int
 
 
 class Places:

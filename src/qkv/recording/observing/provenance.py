@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from qkv.recording.calls.held import Held
 from qkv.recording.observing.axes import Layout
-from qkv.recording.observing.nodes import Cell, Held, Key, Kind, Node, on_storage
+from qkv.recording.observing.nodes import Cell, Key, Kind, Node, on_storage
 
 ACTIVATIONS = 24
 """Operations followed from a product of two activations on."""

@@ -2,10 +2,11 @@
 
 from torch import Tensor
 
+from qkv.recording.calls.held import Held
 from qkv.recording.calls.operands import Operands, Operation
 from qkv.recording.observing.axes import Axis, Factor, UnclearError, axis, pairs, resolved
 from qkv.recording.observing.layout import Changed, Laid, Projected, roles
-from qkv.recording.observing.nodes import Cell, Held, Node, Product, Step
+from qkv.recording.observing.nodes import Cell, Node, Product, Step
 from qkv.recording.observing.provenance import Provenance
 
 
