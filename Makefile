@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.made
 OUT    := build
 
-.PHONY: env run test lint format bench docs clean
+.PHONY: env run test lint format bench history docs clean
 
 env: $(STAMP)
 
@@ -46,6 +46,11 @@ bench: env
 	$(BIN)/python -m benchmarks.weights --runs 3 || worst=1; \
 	$(BIN)/python -m benchmarks.watch --runs 3 || worst=1; \
 	exit $$worst
+
+# the table of docs/history.md: two hours on two cores; what was stopped goes on
+history: env
+	mkdir -p $(OUT)/history
+	$(BIN)/qkv history --out $(OUT)/history --seeds 3 --plot $(OUT)/history/pictures --excel $(OUT)/history/sentence.xlsx
 
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

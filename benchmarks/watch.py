@@ -53,7 +53,7 @@ PACES = {
     128: Pace(seconds=10),
     512: Pace(seconds=20),
     2048: Pace(seconds=60, least=20),
-    8192: Pace(seconds=120, least=8, most=20),
+    8192: Pace(seconds=120, least=6, most=20),
 }
 ROOM = 4_000_000_000
 """Bytes of weights that eager mode may return here; beyond them its memory is computed."""

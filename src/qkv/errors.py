@@ -36,6 +36,10 @@ class FileError(QkvError, OSError):
     """A file that cannot be read as what it claims to be, or cannot be written."""
 
 
+class LinesError(FileError):
+    """A file with lines that are not as wanted; the message has a line for each."""
+
+
 class ModelError(QkvError, ValueError):
     """A model folder whose configuration or tensors do not make the model."""
 
@@ -46,3 +50,7 @@ class MissingPackageError(QkvError, ImportError):
 
 class RecordingError(QkvError, LookupError):
     """A recording that holds no attention, or calls that do not make one matrix."""
+
+
+class TrainingError(QkvError, ArithmeticError):
+    """A training whose numbers are none any more."""

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 import qkv as package
+from qkv.cli import main
+from qkv.errors import FileError, LinesError
 
 
 def fresh(code: str) -> str:
@@ -65,3 +67,18 @@ def test_an_unknown_command_ends_with_2(qkv):
     ended = qkv("explane", "x")
     assert ended.code == 2
     assert "explane" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (LinesError, "qkv: a.tsv:2: no tab\n     a.tsv:9: �[31m\n"),
+        (FileError, "qkv: a.tsv:2: no tab�a.tsv:9: �[31m\n"),
+    ],
+)
+def test_only_bad_lines_of_a_file_are_shown_in_several(qkv, monkeypatch, kind, shown):
+    def refuse():
+        raise kind("a.tsv:2: no tab\na.tsv:9: \x1b[31m")
+
+    monkeypatch.setattr(main, "app", refuse)
+    assert qkv() == (2, "", shown)

@@ -13,6 +13,9 @@ from qkv.cli import opening
 from qkv.errors import ArgumentError
 from qkv.explaining.aligned import aligned
 from qkv.models import load
+from qkv.models.recurrent import RECURRENT
+from qkv.models.saving import save_folder
+from tests.models import test_recurrent as recurrent
 from tests.models.text.test_marian_tokenizer import folder as spelling  # noqa: F401
 
 LINES = ["tranka lo mi", "mi", "lo lo tranka mi lo"]
@@ -108,10 +111,9 @@ def test_an_alignment_says_what_each_word_looked_at(qkv, folder, alone):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["a"], "--model is missing: no package with a translation model is known yet"),
         (["a", "--model", "minilm"], "minilm is an encoder: it embeds text and cannot write any; "
-                                     "wanted a Marian model, which translates"),
-        (["a", "--model", "smollm2"], "smollm2 is a decoder: it writes text on; wanted a Marian"),
+                                     "wanted one that translates"),
+        (["a", "--model", "smollm2"], "smollm2 is a decoder: it writes text on; wanted one that"),
         (["a", "--model", "/no/such"], "there is no model named '/no/such'"),
         (["--model", "."], "TEXT is missing"),
         (["", "--model", "."], "TEXT is ''; wanted a text"),
@@ -175,3 +177,34 @@ def test_to_generate_without_a_source_says_what_to_call(folder):
     for writes in (model.generate, model.stream):
         with pytest.raises(ArgumentError, match=r"call model\.translate\(texts\), or say cache="):
             writes("mi")
+
+
+@pytest.mark.parametrize("kind", [None, "additive", "dot"])
+def test_a_recurrent_network_translates_too(qkv, tmp_path, kind):
+    model = recurrent.made(kind).float()
+    save_folder(model, RECURRENT, tmp_path, tokenizer=recurrent.tokenizer())
+    lines = ["the sky is blue", "is blue"]
+    wanted = load(tmp_path).translate(lines, beams=4, max_tokens=6)
+    command = ("translate", *lines, "--model", tmp_path, "--max-tokens", 6)
+    ended = qkv(*command)
+    assert (ended.code, ended.out.splitlines()) == (0, [one.text for one in wanted])
+    ended = qkv(*command, "--alignment", "--json")
+    if kind is None:
+        assert ended.code == 2
+        assert "this model has no attention" in ended.err
+        return
+    told = json.loads(ended.out)["lines"]
+    assert [line["text"] for line in told] == [one.text for one in wanted]
+    assert all(look["source"] in lines[0].split() for look in told[0]["alignment"])
+
+
+def test_what_looks_into_layers_refuses_a_recurrent_network(qkv, tmp_path):
+    save_folder(recurrent.made("dot"), RECURRENT, tmp_path, tokenizer=recurrent.tokenizer())
+    for command in ("explain", "watch"):
+        ended = qkv(command, "the sky", "--model", tmp_path)
+        assert ended.code == 2
+        assert "is a Recurrent: it has no layers of attention to look into" in ended.err
+    assert (
+        "is a recurrent network: it translates text"
+        in qkv("generate", "the sky", "--model", tmp_path).err
+    )

@@ -17,7 +17,10 @@ def test_the_families_are_those_that_load_knows():
     assert sorted(FAMILIES) == sorted(KNOWN)
     patterns = {kin.pattern for kin in FAMILIES.values()}
     assert map_of_original().pattern in patterns
-    assert patterns == {"encoder only", "decoder only", "encoder and decoder"}
+    three = {"encoder only", "decoder only", "encoder and decoder"}
+    assert patterns == {*three, "no transformer"}
+    others = [name for name, kin in FAMILIES.items() if kin.pattern not in three]
+    assert others == ["qkv_recurrent", "qkv_words"]
 
 
 def test_what_is_told_of_families_and_formats_is_no_more_than_is_proved():

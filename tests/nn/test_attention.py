@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qkv import Attention, Mask, MaskedSelfAttention, MultiHeadAttention, SelfAttention
+from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, MaskError, ShapeError
 from tests import reference
 from tests.reference import agree, array
@@ -309,6 +310,15 @@ def test_autocast_computes_in_bfloat16() -> None:
     agree(out, by_numpy(layer, x, x, reference.causal(5, 5)), 3e-2)
     out.float().sum().backward()
     assert layer.WQKV.grad.dtype == torch.float32
+
+
+def test_autocast_turns_by_positions_and_stays_in_bfloat16() -> None:
+    layer = MultiHeadAttention(8, num_heads=2, n_out=8, rotary=Rotary(8))
+    x = torch.randn(2, 5, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x, x, x, mask=True)
+    assert out.dtype == torch.bfloat16
+    agree(out, layer(x, x, x, mask=True).detach(), 3e-2)
 
 
 BAD = [

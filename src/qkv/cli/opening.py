@@ -15,6 +15,9 @@ IS = {
     "marian": "an encoder and a decoder: it translates text",
     "whisper": "an encoder of sound and a decoder of text: it writes down what is said",
     "vit": "an encoder of pictures: it says what they show",
+    "qkv_classifier": "a classifier: it says which label a text has",
+    "qkv_recurrent": "a recurrent network: it translates text",
+    "qkv_words": "a model of words: it tells the next one",
 }
 """What a model of each family does."""
 

@@ -33,7 +33,7 @@ def waiting(what: str) -> Iterator[None]:
     if not watched():
         yield
         return
-    with _console().status(Text(printable(what)), spinner=SPINNER):
+    with console().status(Text(printable(what)), spinner=SPINNER):
         yield
 
 
@@ -51,7 +51,7 @@ def moving(what: str, total: float, at: float = 0.0) -> Iterator[Moving]:
     )  # fmt: skip
     # what is printed meanwhile is data, and goes where it always goes
     with Progress(
-        *columns, console=_console(), transient=True, redirect_stdout=False, redirect_stderr=False
+        *columns, console=console(), transient=True, redirect_stdout=False, redirect_stderr=False
     ) as bar:
         task = bar.add_task(printable(what), total=total)
         bar.update(task, completed=at)
@@ -61,14 +61,15 @@ def moving(what: str, total: float, at: float = 0.0) -> Iterator[Moving]:
 def say(text: str, end: str = "\n") -> None:
     """Write to stderr, dim where a person sees it."""
     if sys.stderr is not None:
-        _console().print(Text(legible(text), style="dim"), soft_wrap=True, end=end)
+        console().print(Text(legible(text), style="dim"), soft_wrap=True, end=end)
 
 
 def _nowhere(done: float) -> None:
     """Show nothing."""
 
 
-def _console() -> Console:
-    console = Console(stderr=True, highlight=False)
-    console.width = max(console.width, 40)  # rich prints nothing where COLUMNS is 0
-    return console
+def console() -> Console:
+    """Return the terminal that stderr is."""
+    made = Console(stderr=True, highlight=False)
+    made.width = max(made.width, 40)  # rich prints nothing where COLUMNS is 0
+    return made

@@ -9,16 +9,18 @@ from qkv.errors import ArgumentError
 
 if TYPE_CHECKING:
     from qkv.explaining.aligned import Look
-    from qkv.models.marian import Marian
+    from qkv.models.translating import Translator
     from qkv.models.writing.written import Written
 
-HELP = """Translate texts with a Marian model (OPUS-MT) in a folder.
+HELP = """Translate texts, by default short English sentences to Spanish.
 
 \b
-  qkv translate "The sky is blue." --model opus-mt-en-es
+  qkv translate "The sky is blue."
   qkv translate - --model opus-mt-en-es < letter.txt
-  qkv translate "The sky is blue." --model opus-mt-en-es --alignment
+  qkv translate "The sky is blue." --alignment
 
+The default is a small model of our own (en-es), which knows a phrase book. Others are folders of
+Marian models (OPUS-MT), or of what qkv train translate has made.
 Each line is translated by itself; a blank one stays blank.
 """
 
@@ -26,7 +28,7 @@ Texts = Annotated[
     list[str] | None, typer.Argument(metavar="TEXT...", help="The texts; - is stdin.")
 ]
 Model = Annotated[
-    str | None, typer.Option(help="The folder of a Marian model, or its name on the hub.")
+    str, typer.Option(help="A model's name (en-es), its folder, or owner/name on the hub.")
 ]
 Beams = Annotated[int, typer.Option(metavar="N", help="Follow N translations; print the best.")]
 MaxTokens = Annotated[int, typer.Option(metavar="N", help="Tokens that a translation has at most.")]
@@ -37,17 +39,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 MOST_BEAMS, MOST_TOKENS = 64, 100_000
 
-NO_MODEL = (
-    "--model is missing: no package with a translation model is known yet. Wanted the folder of a "
-    "Marian model: config.json, model.safetensors, source.spm, target.spm and vocab.json, as "
-    "OPUS-MT has them; or, with pip install 'qkv[hub]', a name on the Hugging Face hub"
-)
+DEFAULT = "en-es"
 
 
 def translate(
     texts: Texts = None,
     *,
-    model: Model = None,
+    model: Model = DEFAULT,
     beams: Beams = 4,
     max_tokens: MaxTokens = 512,
     alignment: Alignment = False,
@@ -63,12 +61,10 @@ def translate(
     ):
         if not 1 <= number <= most:
             raise ArgumentError(f"{name} is {number}; wanted 1 to {most}")
-    if model is None:
-        raise ArgumentError(NO_MODEL)
-    wanted = Wanted(("marian",), "a Marian model, which translates")
+    wanted = Wanted(("marian", "qkv_recurrent"), "one that translates")
     path = where(model, wanted)
     lines = [line.strip() for text in given(texts or (), "TEXT") for line in text.split("\n")]
-    loaded: Marian = opened(model, path, wanted)
+    loaded: Translator = opened(model, path, wanted)
     for number, line in enumerate(lines, start=1):
         if line:
             loaded.source_ids(line, f"line {number}")
@@ -85,7 +81,7 @@ def translate(
 
 
 def _translated(
-    model: "Marian", lines: Sequence[str], **options: int
+    model: "Translator", lines: Sequence[str], **options: int
 ) -> "Iterator[tuple[str, Written | None]]":
     """Translate the lines that are not blank, and show how far that is meanwhile."""
     from qkv.cli.progress import moving
@@ -101,7 +97,7 @@ def _translated(
         yield line, one
 
 
-def _told(model: "Marian", line: str, one: "Written | None", alignment: bool) -> dict[str, Any]:
+def _told(model: "Translator", line: str, one: "Written | None", alignment: bool) -> dict[str, Any]:
     """A line, its translation, and what each of its words looked at."""
     looks: list[Look] | None = None
     if alignment and one is not None:

@@ -18,7 +18,7 @@ BFLOAT16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_suppo
 PLAIN = (Tensor, nn.Parameter)
 """Tensors of other classes have products of their own."""
 
-_INNER = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_INNER = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 
 
 def linear(
@@ -33,15 +33,15 @@ def linear(
     oneDNN's inner product, and rows in bfloat16 are multiplied in float32 where the processor
     has no products of bfloat16 of its own.
     """
-    rows = x.numel() // max(1, x.shape[-1])
-    inner = x.dtype == torch.float32 and 0 < rows <= FEW
-    widen = x.dtype == torch.bfloat16 and rows > 3 and not BFLOAT16
-    if not (inner or widen) or torch.is_grad_enabled() or _watched(x, W):
+    if torch.is_grad_enabled():
         return F.linear(x, W, b)
-    if inner and _INNER is not None and _fit(x, W, b):
+    rows = x.numel() // max(1, x.shape[-1])
+    few = x.dtype == torch.float32 and 0 < rows <= FEW and _INNER is not None
+    if few and _fit(x, W, b) and _plain(x, W):
         y: Tensor = _INNER(x, W, b, "none", [], "")
         return y
-    return _widened(x, W, b) if widen and W.dtype == x.dtype else F.linear(x, W, b)
+    widen = x.dtype == W.dtype == torch.bfloat16 and rows > 3 and not BFLOAT16
+    return _widened(x, W, b) if widen and _plain(x, W) else F.linear(x, W, b)
 
 
 def _widened(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
@@ -63,14 +63,14 @@ def _fit(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     )
 
 
-def _watched(x: Tensor, W: Tensor) -> bool:
-    """Whether another device, a compiler, a transform, autocast or forward mode has its own way."""
+def _plain(x: Tensor, W: Tensor) -> bool:
+    """Whether no device, compiler, transform, autocast or forward mode has a way of its own."""
     return (
-        x.device.type != "cpu"
-        or torch.compiler.is_compiling()
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.is_autocast_enabled("cpu")
-        or forward_ad._current_level >= 0
-        or type(x) is not Tensor
-        or type(W) not in PLAIN
+        x.is_cpu
+        and not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and type(W) in PLAIN
+        and not torch.is_autocast_enabled("cpu")
+        and forward_ad._current_level < 0
+        and torch._C._functorch.peek_interpreter_stack() is None
     )

@@ -78,6 +78,9 @@ def read(source: str, model: str, tokens: str | None = None, output: str | None 
         if isinstance(loaded, Whisper):
             return _sound(loaded, source, output)
         return _translation(loaded, source, model, tokens, output)
+    if not hasattr(loaded, "towers"):
+        kind = type(loaded).__name__
+        raise ArgumentError(f"{model} is a {kind}: it has no layers of attention to look into")
     if output is not None:
         raise ArgumentError(f"output is {output[:40]!r}, but this model has no second text")
     if isinstance(loaded, Vit):

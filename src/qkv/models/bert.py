@@ -62,6 +62,7 @@ class Bert(EncoderOnly):
         config: the sizes.
         tokenizer: cuts text into tokens; without it the model takes ids only.
         pooling: makes one row of a text.
+        dropout: probability that a weight, or a value that a part adds, is dropped in training.
     """
 
     embedding: Embedding
@@ -71,6 +72,8 @@ class Bert(EncoderOnly):
         config: BertConfig,
         tokenizer: Tokenizer | None = None,
         pooling: Pooling | None = None,
+        *,
+        dropout: float = 0.0,
     ) -> None:
         """Draw the weights."""
         norm = partial(nn.LayerNorm, eps=config.layer_norm_eps)
@@ -78,7 +81,8 @@ class Bert(EncoderOnly):
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
             config.intermediate_size,
         )  # fmt: skip
-        super().__init__(config, Embedding(config, norm), Encoder(*sizes, norm=norm))
+        encoder = Encoder(*sizes, norm=norm, dropout=dropout)
+        super().__init__(config, Embedding(config, norm), encoder)
         self.pooling = pooling or Pooling()
         self._tokenizer = tokenizer
 

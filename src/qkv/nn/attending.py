@@ -166,7 +166,7 @@ class AttentionLayer(nn.Module, ABC):
         """Return queries or keys turned by their positions; as they are without angles."""
         if self.rotary is None or angles is None:
             return x
-        return self.rotary.turn(x, angles)
+        return self.rotary.turn(x, angles).to(x.dtype)  # under autocast angles are finer than x
 
     def join(
         self, per_head: Float[Tensor, "*batch heads queries d_v"]

@@ -47,6 +47,26 @@ class Files:
         return content
 
 
+class Unwritten(Files):
+    """The files of a model that no folder holds yet: a tokenizer, and nothing else.
+
+    Args:
+        tokenizer: what cuts text into the model's tokens.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None = None) -> None:
+        """Hold it."""
+        self._held = tokenizer
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Return the tokenizer."""
+        return self._held
+
+    def json(self, name: str) -> dict[str, Any] | None:
+        """There is none."""
+        return None
+
+
 def read_json(path: Path, kind: type = dict) -> Any:
     """Read a JSON file that holds an object (or, with `kind=list`, an array).
 

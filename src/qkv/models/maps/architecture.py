@@ -71,11 +71,13 @@ def architecture(model: nn.Module, name: str, family: str = "") -> Architecture:
         family: by its name.
 
     Raises:
-        ArgumentError: a model that `qkv.load` does not give.
+        ArgumentError: a model that is no transformer of `qkv.load`.
     """
     sides = [side for side in ("encoder", "decoder") if hasattr(model, side)]
     if not sides or not hasattr(model, "layers"):
-        raise ArgumentError(f"model is a {type(model).__name__}; wanted one that qkv.load gives")
+        raise ArgumentError(
+            f"model is a {type(model).__name__}; wanted a transformer, as qkv.load gives it"
+        )
     return Architecture(name, family, tuple(_tower(side, model) for side in sides), _cache(model))
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from qkv.models.bert import Embedding
 from qkv.models.encoder_decoder import EncoderDecoderModel
 from qkv.models.maps.parts import normalised, parameters, positions, table, words
+from qkv.models.seeing import PLACE, Seeing
 from qkv.models.vit import Patches
 from qkv.models.whisper import Listening
 from qkv.show.architecture import Kind, Part, counted
@@ -14,9 +15,12 @@ from qkv.show.architecture import Kind, Part, counted
 
 def below(side: str, model: Any) -> tuple[Part, ...]:
     """Return the parts before the layers of one side, from the bottom upwards."""
-    stem = getattr(model, "listening", getattr(model, "embedding", None))
+    names = (name for name in ("listening", "seeing", "embedding") if hasattr(model, name))
+    stem = getattr(model, next(names, ""), None)
     if side == "encoder" and isinstance(stem, Listening):
         return _sound(stem)
+    if side == "encoder" and isinstance(stem, Seeing):
+        return _places(stem)
     if isinstance(stem, Patches):
         return _picture(stem)
     if isinstance(stem, Embedding):
@@ -92,6 +96,28 @@ def _sound(stem: Listening) -> tuple[Part, ...]:
         ),
         # Whisper's release computes this table once and never trains it.
         positions(stem.positions, says="sinusoidal, stored"),
+    )  # fmt: skip
+
+
+def _places(stem: Seeing) -> tuple[Part, ...]:
+    width, side = stem.n_embed, stem.size // PLACE
+    through = " → ".join(["1", *[counted(width)] * 3])
+    return (
+        Part(
+            Kind.INPUT, "picture", (f"{counted(stem.size)} × {counted(stem.size)}, one channel",),
+            {"size": stem.size, "channels": 1},
+        ),
+        Part(
+            Kind.EMBEDDING, "three convolutions",
+            (through, f"GELU; {PLACE} × {PLACE} pixels a row"),
+            {"patch": PLACE, "patches": side**2, "n_embed": width},
+            parameters(stem.conv1, stem.conv2, stem.conv3),
+        ),
+        normalised(stem.norm),
+        Part(
+            Kind.POSITIONS, "+ positions", ("sinusoidal, computed", "of lines and of columns"),
+            {"learned": False, "n_embed": width},
+        ),
     )  # fmt: skip
 
 

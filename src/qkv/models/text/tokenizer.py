@@ -73,6 +73,10 @@ class Tokenizer:
         rules = find_rules(folder)
         return None if rules is None else cls(rules)
 
+    def json(self) -> str:
+        """Return the rules as a tokenizer.json holds them."""
+        return str(self._rules.to_str(pretty=True))
+
     @property
     def size(self) -> int:
         """Number of tokens in the vocabulary, special ones included."""
