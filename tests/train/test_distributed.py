@@ -278,8 +278,9 @@ def test_an_error_of_one_process_is_its_own() -> None:
 
 
 def test_the_first_processs_error_is_everybodys_and_it_says_it() -> None:
-    with pytest.raises(FileError, match=r"^the first process stopped: x$") as caught:
+    with pytest.raises(FileError) as caught:
         OneOf.of(1, (None, FileError, "the first process stopped: x")).by_first(lambda: None)
+    assert str(caught.value) == "the first process stopped: x"
     assert said_elsewhere(caught.value)
     with pytest.raises(FileError) as caught:
         OneOf.of(0, None).by_first(lambda: fail(FileError("x")))

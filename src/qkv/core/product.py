@@ -1,5 +1,7 @@
 """X Wᵀ + b, by the fastest product that PyTorch has for the numbers at hand."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -18,7 +20,7 @@ BFLOAT16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_suppo
 PLAIN = (Tensor, nn.Parameter)
 """Tensors of other classes have products of their own."""
 
-_INNER = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+_INNER: Any = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
 
 
 def linear(

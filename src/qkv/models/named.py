@@ -83,7 +83,7 @@ NAMED: dict[str, Package] = {
     ),
     "en-es": Shipped(
         "qkv", "models/spanish", "--force-reinstall qkv",
-        family="marian", megabytes=6, licence="Apache-2.0",
+        family="marian", megabytes=3, licence="Apache-2.0",
         about="short English sentences to Spanish; made by qkv train translate",
     ),
 }  # fmt: skip

@@ -1,9 +1,11 @@
 """How translators spell: capital letters and marks do not matter, every letter can be written."""
 
+import random
+
 import pytest
 
 from qkv.errors import ArgumentError
-from qkv.train.translation.spelling import plain, spelling
+from qkv.train.translation.spelling import PLAIN, plain, spelling
 
 TEXTS = ["the sky is blue", "el cielo es azul", "mañana", "the sky", "el niño corrió", "the blue"]
 
@@ -23,6 +25,15 @@ TEXTS = ["the sky is blue", "el cielo es azul", "mañana", "the sky", "el niño 
 )
 def test_text_is_small_letters_without_marks(text: str, wanted: str) -> None:
     assert plain(text) == wanted
+
+
+def test_what_is_plain_already_is_what_the_rules_make_of_it(seed: int) -> None:
+    draw = random.Random(seed)
+    some = [
+        "".join(draw.choices("abz áéíñóúü'09 ÁN\u0303.", k=draw.randint(1, 8))) for _ in range(4000)
+    ]
+    assert [plain(text) for text in some] == [PLAIN.normalize_str(text) for text in some]
+    assert sum(plain(text) == text for text in some) > 500
 
 
 def test_tokens_are_those_of_the_plain_text_and_give_it_back() -> None:

@@ -176,8 +176,7 @@ class Classify(Task[TextBatch]):
             raise ArgumentError(f"longest is {longest}; wanted 3 tokens or more")
         seen = Fingerprint()
         read = [(path, line, row) for path in data for line, row in numbered(path)]
-        texts = list(seen.through(row for _, _, row in read))
-        places = [(path, line) for path, line, _ in read]
+        texts, places = list(seen.through(one for *_, one in read)), [one[:2] for one in read]
         labels_of(texts)
         if model is not None:
             return OnTop(

@@ -4,6 +4,7 @@
 that a small translator could learn, and whoever types leaves them out.
 """
 
+import re
 from collections.abc import Iterable
 
 import tokenizers
@@ -31,9 +32,14 @@ PLAIN = normalizers.Sequence([
 ])  # fmt: skip
 
 
+LETTERS = "[a-z0-9áéíñóúü']+"
+IS_PLAIN = re.compile(f"{LETTERS}(?: {LETTERS})*")
+"""Most of what is plain already; to find this out is ten times faster than to make it so."""
+
+
 def plain(text: str) -> str:
     """Return a text as the translators read and write it."""
-    return str(PLAIN.normalize_str(text))
+    return text if IS_PLAIN.fullmatch(text) else str(PLAIN.normalize_str(text))
 
 
 def spelling(texts: Iterable[str], size: int) -> Tokenizer:
