@@ -326,11 +326,11 @@ def test_what_is_known_and_held_does_not_grow(model: nn.Module) -> None:
         for _ in range(20):
             model(x)
         before = alive()
-        for _ in range(60):
+        for _ in range(240):
             model(x)
         grown = alive() - before
         assert len(observer._provenance._held) < 40
-    assert max(grown.values(), default=0) < 60, grown  # less than one object a forward
+    assert max(grown.values(), default=0) < 120, grown  # what is swept now and then: under 100
 
 
 @pytest.mark.filterwarnings("ignore:`torch.nn.DataParallel`")
