@@ -146,7 +146,7 @@ class World:
         if self.size == 1:
             return model
         return DistributedDataParallel(
-            model, gradient_as_bucket_view=True, broadcast_buffers=False
+            model, gradient_as_bucket_view=True, forward_sync_buffers=False
         )  # buffers: those of the first process are kept
 
     def check(self, *, shard: bool) -> None:
