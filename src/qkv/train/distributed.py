@@ -5,6 +5,7 @@ model in each, FSDP2 (`fully_shard`) a part of every parameter. Without torchrun
 process, and nothing of this runs.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -249,6 +250,7 @@ def world() -> Iterator[World]:
     joined = World(dist.get_rank(), size, device, launch=_launch())
     # each machine counts only its own processes that died
     yield replace(joined, restarted=joined.sum(restarts) > 0)
+    gc.collect()  # models that were joined hold the group, and its threads must not outlive Python
     dist.destroy_process_group()
 
 
