@@ -177,7 +177,10 @@ def test_a_saved_captioner_is_loaded_as_it_was(model: Captioner, tmp_path: Path)
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(again.state_dict()[name], tensor, rtol=0, atol=0)
     pictures = ink(3, 20, 20)
-    assert again.caption(pictures) == model.caption(pictures)
+    for one, other in zip(again.caption(pictures), model.caption(pictures), strict=True):
+        assert (one.ids, one.reason, one.text) == (other.ids, other.reason, other.text)
+        # what lies in a file begins anywhere in memory, on which products' last bits depend
+        assert one.score == pytest.approx(other.score, rel=1e-14)
     assert not again.training
 
 

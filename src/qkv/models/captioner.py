@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Num
 from torch import Tensor
 
 from qkv.errors import ArgumentError, ModelError, ShapeError
-from qkv.models.encoder_decoder import EncoderDecoderModel
+from qkv.models.encoder_decoder import EncoderDecoderModel, towers
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
@@ -20,8 +20,6 @@ from qkv.models.writing.generate import write
 from qkv.models.writing.options import Sampling
 from qkv.models.writing.written import Written
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
-from qkv.nn.layers import LayerOptions
-from qkv.nn.transformer import Decoder, Encoder
 from qkv.weights.looks import Looks
 
 
@@ -72,15 +70,7 @@ class Captioner(EncoderDecoderModel):
     def __init__(self, config: CaptionerConfig, files: Files | None = None) -> None:
         """Draw the weights: pre-norm, GELU."""
         n, most = config.d_model, config.max_position_embeddings
-        options = LayerOptions(norm_first=True, dropout=config.dropout)
-        encoder = Encoder(
-            config.encoder_layers, n, config.encoder_attention_heads, config.encoder_ffn_dim,
-            **options,
-        )  # fmt: skip
-        decoder = Decoder(
-            config.decoder_layers, n, config.decoder_attention_heads, config.decoder_ffn_dim,
-            **options,
-        )  # fmt: skip
+        encoder, decoder = towers(config, norm_first=True, dropout=config.dropout)
         tokenizer = None if files is None else files.tokenizer()
         super().__init__(
             config, encoder, decoder, WordEmbedding(config.vocab_size, n, scaled=True),

@@ -1,7 +1,7 @@
 """An encoder, a decoder and the bridge between them: Marian translates, Whisper listens."""
 
 from abc import abstractmethod
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -10,11 +10,20 @@ from torch import Tensor, nn
 from qkv.core.mask import Mask
 from qkv.errors import ArgumentError
 from qkv.models.language import LanguageModel, WritingRules
-from qkv.models.reading import Lengths, Place, Side, check_ids, check_room, place, place_on
+from qkv.models.reading import (
+    Lengths,
+    Place,
+    Side,
+    check_ids,
+    check_room,
+    place,
+    place_on,
+    real_tokens,
+)
 from qkv.models.text.tokenizer import Tokenizer
 from qkv.nn.cache import KeyValueCache
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
-from qkv.nn.layers import DecoderLayer
+from qkv.nn.layers import DecoderLayer, LayerOptions
 from qkv.nn.transformer import Decoder, Encoder
 
 
@@ -183,14 +192,25 @@ class EncoderDecoderModel(LanguageModel):
         check_ids("ids", ids, self.words.weight.shape[0])
 
 
+def towers(config: Any, **options: Unpack[LayerOptions]) -> tuple[Encoder, Decoder]:
+    """Return both towers, new, of the sizes that a config.json gives each side.
+
+    Args:
+        config: `d_model`; and of each side the layers, attention heads and `ffn_dim`.
+        options: of every layer.
+    """
+    n = config.d_model
+    encoder = Encoder(
+        config.encoder_layers, n, config.encoder_attention_heads, config.encoder_ffn_dim, **options
+    )
+    decoder = Decoder(
+        config.decoder_layers, n, config.decoder_attention_heads, config.decoder_ffn_dim, **options
+    )
+    return encoder, decoder
+
+
 def _hidden(lengths: Lengths, x: Tensor) -> Mask | bool:
     """What hides the padding of a source."""
     if lengths is None:
         return False
-    real = torch.as_tensor(lengths, device=x.device)
-    if real.shape != x.shape[:1] or bool((real < 1).any()) or bool((real > x.shape[1]).any()):
-        raise ArgumentError(
-            f"lengths are {real.tolist()} for a source of {tuple(x.shape[:2])}; wanted one whole "
-            f"number a row, 1 to {x.shape[1]}"
-        )
-    return Mask.padding(real)
+    return Mask.padding(real_tokens(lengths, x, of="a source of"))

@@ -8,14 +8,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkv.errors import ModelError
-from qkv.models.encoder_decoder import EncoderDecoderModel
+from qkv.models.encoder_decoder import EncoderDecoderModel, towers
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
 from qkv.models.reading import check_ids, check_length
 from qkv.models.translating import Translator
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
-from qkv.nn.transformer import Decoder, Encoder
 
 ACTIVATIONS = {"swish": "silu", "silu": "silu", "gelu": "gelu", "relu": "relu"}
 
@@ -61,14 +60,7 @@ class Marian(EncoderDecoderModel, Translator):
     def __init__(self, config: MarianConfig, files: Files | None = None) -> None:
         """Draw the weights."""
         n, most = config.d_model, config.max_position_embeddings
-        encoder = Encoder(
-            config.encoder_layers, n, config.encoder_attention_heads, config.encoder_ffn_dim,
-            activation=config.activation, dropout=config.dropout,
-        )  # fmt: skip
-        decoder = Decoder(
-            config.decoder_layers, n, config.decoder_attention_heads, config.decoder_ffn_dim,
-            activation=config.activation, dropout=config.dropout,
-        )  # fmt: skip
+        encoder, decoder = towers(config, activation=config.activation, dropout=config.dropout)
         super().__init__(
             config, encoder, decoder,
             WordEmbedding(config.vocab_size, n, scaled=config.scale_embedding),

@@ -60,7 +60,7 @@ def place(ids: Int[Tensor, "batch tokens"], lengths: Lengths, side: Side) -> Pla
     """
     if lengths is None:
         return Place(None, True)
-    real = _checked(lengths, ids)
+    real = real_tokens(lengths, ids)
     mask = Mask.causal() & Mask.padding(real, side)
     if side == "right":
         return Place(None, mask)
@@ -81,20 +81,30 @@ def place_on(ids: Int[Tensor, "batch tokens"], lengths: Lengths, cache: KeyValue
     if lengths is not None:
         if cache.length:
             raise ArgumentError("lengths are given, but the cache has read already; leave them out")
-        start = tokens - _checked(lengths, ids)
+        start = tokens - real_tokens(lengths, ids)
         cache.start = start if bool(start.any()) else None
     return Place(cache.positions(tokens, ids.device), True)
 
 
-def _checked(lengths: Sequence[int] | Tensor, ids: Tensor) -> Tensor:
-    real = torch.as_tensor(lengths, device=ids.device)
-    if real.shape != ids.shape[:-1] or real.is_floating_point():
+def real_tokens(
+    lengths: Sequence[int] | Tensor, rows: Tensor, name: str = "lengths", of: str = "ids"
+) -> Int[Tensor, "batch"]:
+    """Return how many tokens of each row are real.
+
+    Args:
+        lengths: what was given.
+        rows: what they are the lengths of, (batch, tokens, …).
+        name, of: what to call the two where they do not fit.
+
+    Raises:
+        ArgumentError: they are not one whole number for each row, from 1 to its length.
+    """
+    real = torch.as_tensor(lengths, device=rows.device)
+    most = rows.shape[1]
+    fits = real.shape == rows.shape[:1] and not real.is_floating_point()
+    if not fits or bool((real < 1).any()) or bool((real > most).any()):
         raise ArgumentError(
-            f"lengths are {real.tolist()} for ids {tuple(ids.shape)}; wanted one whole number a row"
-        )
-    if bool((real < 1).any()) or bool((real > ids.shape[-1]).any()):
-        raise ArgumentError(
-            f"lengths are {real.tolist()}, but the rows have {ids.shape[-1]} tokens; "
-            f"wanted 1 to {ids.shape[-1]}"
+            f"{name} are {real.tolist()} for {of} {tuple(rows.shape[:2])}; wanted one whole number "
+            f"a row, 1 to {most}"
         )
     return real

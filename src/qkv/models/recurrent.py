@@ -13,7 +13,7 @@ from qkv.errors import ArgumentError
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
 from qkv.models.language import WritingRules
-from qkv.models.reading import Lengths, check_ids, check_length, place_on
+from qkv.models.reading import Lengths, check_ids, check_length, place_on, real_tokens
 from qkv.models.translating import Translator
 from qkv.nn.alignment import Alignment
 from qkv.nn.cache import KeyValueCache
@@ -108,7 +108,8 @@ class Recurrent(Translator):
         Raises:
             ArgumentError: no ids, ids that are not in the table, or lengths that do not fit.
         """
-        _real("lengths", lengths, ids)
+        if lengths is not None:
+            real_tokens(lengths, ids)
         return self.logits(self._decoded(source, ids, source_lengths)[0].output)
 
     @torch.no_grad()
@@ -189,7 +190,7 @@ class Recurrent(Translator):
 
     def _read(self, source: Tensor, lengths: Lengths) -> tuple[Source, Tensor]:
         """Return what the decoder looks at, and the states with which it begins."""
-        real = _real("source_lengths", lengths, source)
+        real = None if lengths is None else real_tokens(lengths, source, "source_lengths")
         memory, summary = self.encoder(self._embed("source", source), real)
         return self.decoder.source(memory, summary, real), self.decoder.begin(summary)
 
@@ -223,20 +224,6 @@ class Recurrent(Translator):
                 "this model has no attention: all that its decoder knows of a source is one vector"
             )
         return self.decoder.attention
-
-
-def _real(name: str, lengths: Lengths, ids: Tensor) -> Int[Tensor, "batch"] | None:
-    """Return real tokens of each row, or say which lengths do not fit."""
-    if lengths is None:
-        return None
-    real = torch.as_tensor(lengths, device=ids.device)
-    fits = real.shape == ids.shape[:1] and not real.is_floating_point()
-    if not fits or bool((real < 1).any()) or bool((real > ids.shape[1]).any()):
-        raise ArgumentError(
-            f"{name} are {real.tolist()} for ids {tuple(ids.shape)}; wanted one whole number a "
-            f"row, 1 to {ids.shape[1]}"
-        )
-    return real
 
 
 RECURRENT = Family(

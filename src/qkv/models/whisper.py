@@ -11,15 +11,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.errors import ArgumentError, ModelError
-from qkv.models.encoder_decoder import EncoderDecoderModel
+from qkv.models.encoder_decoder import EncoderDecoderModel, towers
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
 from qkv.models.hearing.sound import Sound, read_wav
 from qkv.models.language import WritingRules
 from qkv.models.marian import TOWERS
 from qkv.nn.embedding import PositionalEncoding, WordEmbedding
-from qkv.nn.layers import LayerOptions
-from qkv.nn.transformer import Decoder, Encoder
 
 if TYPE_CHECKING:
     from qkv.models.hearing.transcribe import Transcript
@@ -164,15 +162,7 @@ class Whisper(EncoderDecoderModel):
     def __init__(self, config: WhisperConfig, files: Files | None = None) -> None:
         """Draw the weights: pre-norm, GELU, keys without a bias."""
         n, most = config.d_model, config.max_target_positions
-        options = LayerOptions(norm_first=True, bias=("WQ", "WV", "WO"))
-        encoder = Encoder(
-            config.encoder_layers, n, config.encoder_attention_heads, config.encoder_ffn_dim,
-            **options,
-        )  # fmt: skip
-        decoder = Decoder(
-            config.decoder_layers, n, config.decoder_attention_heads, config.decoder_ffn_dim,
-            **options,
-        )  # fmt: skip
+        encoder, decoder = towers(config, norm_first=True, bias=("WQ", "WV", "WO"))
         self.marks = Marks(config.decoder_start_token_id)
         rules = None
         if files is not None:
