@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from qkv import Attention, Mask, MaskedSelfAttention, MultiHeadAttention, SelfAttention
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, MaskError, ShapeError
+from qkv.nn.rotary import Rotary
 from tests import reference
 from tests.reference import agree, array
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv import Mask, MultiHeadAttention
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, ShapeError
 from qkv.models.reading import place
 from qkv.nn.cache import FIRST, Growing, KeyValueCache, LayerCache, Memory
 from qkv.nn.layers import DecoderLayer, EncoderLayer
+from qkv.nn.rotary import Rotary
 from qkv.nn.transformer import Decoder
 from tests.nn.test_layers import scrambled
 from tests.reference import agree, array

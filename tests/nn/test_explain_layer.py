@@ -16,11 +16,11 @@ import qkv
 from qkv.core.calculation import Calculation
 from qkv.core.mask import Mask
 from qkv.core.operations import Operation
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, ShapeError, VerificationError
 from qkv.nn.explain import explain
 from qkv.nn.explain_layer import MOST, explain_layer
 from qkv.nn.layers import DecoderLayer, EncoderLayer
+from qkv.nn.rotary import Rotary
 from tests.reference import agree, array
 
 Made = tuple[nn.Module, Callable[[Tensor], Tensor], dict[str, Any]]

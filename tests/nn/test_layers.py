@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.mask import Mask
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, ShapeError
 from qkv.nn.attention import MultiHeadAttention
 from qkv.nn.layers import DecoderLayer, EncoderLayer
+from qkv.nn.rotary import Rotary
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from qkv.core.product import FEW
-from qkv.nn.norm import RMSNorm
+from qkv.nn.norm import FEW, RMSNorm
 from tests.reference import agree, array
 
 WITHIN = {torch.float32: 2e-6, torch.float64: 1e-13, torch.bfloat16: 4e-2}
@@ -31,11 +30,34 @@ def test_every_row_has_its_root_mean_square_taken_away(
 
 def test_it_trains_and_loads_as_pytorchs() -> None:
     ours, theirs = RMSNorm(5, eps=1e-6), nn.RMSNorm(5, eps=1e-6)
+    with torch.no_grad():
+        theirs.weight.normal_()
     ours.load_state_dict(theirs.state_dict())
-    x = torch.randn(2, 5)
-    ours(x).sum().backward()
-    theirs(x).sum().backward()
-    assert torch.equal(ours.weight.grad, theirs.weight.grad)
+    x, change = torch.randn(2, 3, 5), torch.randn(2, 3, 5)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    for norm, given in zip((ours, theirs), inputs, strict=True):
+        norm(given).backward(change)
+    agree(inputs[0].grad, array(inputs[1].grad), 1e-5)
+    agree(ours.weight.grad, array(theirs.weight.grad), 1e-5)
+
+
+def test_gradients_equal_finite_differences_twice() -> None:
+    x = (torch.randn(2, 3, 5).double() + 1).requires_grad_()
+    norm = RMSNorm(5, eps=0.3, dtype=torch.float64)
+    gain = torch.randn(5).double().requires_grad_()
+
+    def normalised(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(norm, {"weight": gain}, (x,))
+
+    assert torch.autograd.gradcheck(normalised, (x, gain))
+    assert torch.autograd.gradgradcheck(normalised, (x, gain))
+    assert torch.autograd.gradcheck(lambda x: normalised(x, gain.detach()), (x,))
+
+
+def test_rows_of_zeros_have_finite_gradients() -> None:
+    x = torch.zeros(2, 5, requires_grad=True)
+    RMSNorm(5, eps=1e-6)(x).sum().backward()
+    agree(x.grad, array(torch.full((2, 5), 1e3)), 1e-2)
 
 
 @torch.no_grad()

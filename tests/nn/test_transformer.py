@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.core.mask import Mask
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError, ShapeError
+from qkv.nn.rotary import Rotary
 from qkv.nn.transformer import Decoder, Encoder, EncoderDecoder
 from tests.nn.test_layers import close, decoder_weights, encoder_weights, peer, scrambled
 from tests.reference import agree, array

@@ -9,9 +9,9 @@ from torch import nn
 from qkv.core.calculation import Calculation
 from qkv.core.mask import Mask
 from qkv.core.operations import INPUTS
-from qkv.core.rotary import Rotary
 from qkv.nn.explain_layer import explain_layer
 from qkv.nn.layers import DecoderLayer, EncoderLayer
+from qkv.nn.rotary import Rotary
 from tests.show import libreoffice
 
 WORDS = ["draw", "a", "map"]

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from qkv.core.rotary import Rotary
 from qkv.models.decoder_only import DecoderOnly
 from qkv.models.llama import LLAMA, LlamaConfig
 from qkv.models.saving import save_folder
 from qkv.nn.embedding import WordEmbedding
 from qkv.nn.linear import Linear
 from qkv.nn.norm import RMSNorm
+from qkv.nn.rotary import Rotary
 from qkv.nn.transformer import Decoder
 from qkv.train.order import Examples, Order, Shuffled
 from qkv.train.settings import Settings

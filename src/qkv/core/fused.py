@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from qkv.core import blocks
+from qkv.core import blocks, short
 from qkv.core.mask import Mask, wanted
 from qkv.core.mask_parts import Tile, as_bias
 from qkv.errors import ArgumentError, MaskError, ShapeError
@@ -29,8 +29,9 @@ def attention(
     """softmax(Q Kᵀ / √d_k + M) V        Vaswani et al. 2017, equation 1.
 
     Runs PyTorch's fused kernel, so that similarities never stand as n × n, unless `dropout` is
-    above 0 on a CPU. A mask over pairs is handed over whole up to 2048 × 2048 and row by row
-    beyond. A soft cap, a trained bias and bfloat16 inference on a CPU run in blocks of rows.
+    above 0 on a CPU, or up to 256 tokens train there in bfloat16. A mask over pairs is handed over
+    whole up to 2048 × 2048 and row by row beyond. A soft cap, a trained bias and bfloat16 inference
+    on a CPU run in blocks of rows.
 
     Args:
         q: queries; axes may be missing on the left down to (queries, d_k).
@@ -54,15 +55,14 @@ def attention(
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     batch = q.shape[:-3]
     q4, k4, v4 = (q, k, v) if q.dim() == 4 else map(four_axes, (q, k, v))
-    parts = _Parts(True, False, None)
     if mask is not None:
         check_mask(mask, q, k)
-        hiding, triangle, rest = mask.split(q.shape[-2], k.shape[-2])
-        visible = True if hiding is None else blocks.tile_of(hiding, q4, k4, batch)
-        parts = _Parts(visible, triangle, rest)
-        k4, v4 = without_hidden(k4, v4, visible)
+    parts = _parts(mask, q4, k4, batch)
+    k4, v4 = without_hidden(k4, v4, parts.visible)
     if softcap is not None or (mask and mask.trainable) or blocks.faster(q4, k4, v4):
         out = blocks.attention(q4, k4, v4, mask, batch, scale, softcap, dropout)
+    elif not dropout and _simple(parts, q, k) and short.faster(q4, k4, v4):
+        out = short.attention(q4, k4, v4, scale, parts.triangle)
     else:
         out = _fused(q4, k4, v4, mask, parts, batch, scale, dropout)
     return out if q.dim() == 4 else out.reshape(*q.shape[:-1], v.shape[-1])
@@ -74,6 +74,20 @@ class _Parts(NamedTuple):
     visible: Tile
     triangle: bool
     rest: Mask | None
+
+
+def _parts(mask: Mask | None, q: Tensor, k: Tensor, batch: torch.Size) -> _Parts:
+    if mask is None:
+        return _Parts(True, triangle=False, rest=None)
+    hiding, triangle, rest = mask.split(q.shape[-2], k.shape[-2])
+    visible = True if hiding is None else blocks.tile_of(hiding, q, k, batch)
+    return _Parts(visible, triangle, rest)
+
+
+def _simple(parts: _Parts, q: Tensor, k: Tensor) -> bool:
+    """Whether all is open, or all but a triangle over as many keys as queries."""
+    visible, triangle, rest = parts
+    return visible is True and rest is None and (not triangle or q.shape[-2] == k.shape[-2])
 
 
 def _fused(

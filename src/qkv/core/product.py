@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-FEW = 32
-"""Up to so many rows oneDNN's inner product beats the matrix product behind `F.linear`."""
+MUCH = 1 << 22
+"""From so many products of two numbers on a gradient of our own pays in training."""
 
 BLOCK = 1 << 19
 """Weights of a bfloat16 matrix that are widened at a time: 2 MB in float32, in a core's cache."""
@@ -30,20 +30,37 @@ def linear(
 ) -> Float[Tensor, "*batch outputs"]:
     """X Wᵀ + b
 
-    The same numbers as `torch.nn.functional.linear`, up to rounding. Inference on a CPU takes
-    two other ways: a few rows in float32 (a token at a time, while text is written) go through
-    oneDNN's inner product, and rows in bfloat16 are multiplied in float32 where the processor
-    has no products of bfloat16 of its own.
+    The same numbers as `torch.nn.functional.linear`, up to rounding. On a CPU float32 goes through
+    oneDNN's inner product, which is faster than the matrix product behind `F.linear`; and in
+    inference rows in bfloat16 are multiplied in float32 where the processor has no products of
+    bfloat16 of its own.
     """
-    if torch.is_grad_enabled():
-        return F.linear(x, W, b)
     rows = x.numel() // max(1, x.shape[-1])
-    few = x.dtype == torch.float32 and 0 < rows <= FEW and _INNER is not None
-    if few and _fit(x, W, b) and _plain(x, W):
-        y: Tensor = _INNER(x, W, b, "none", [], "")
+    trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
+    if rows * W.numel() >= (MUCH if trained else 1) and _fit(x, W, b) and plain(x, W):
+        y: Tensor = _Trained.apply(x, W, b) if trained else _inner(x, W, b)
         return y
-    widen = x.dtype == W.dtype == torch.bfloat16 and rows > 3 and not BFLOAT16
-    return _widened(x, W, b) if widen and _plain(x, W) else F.linear(x, W, b)
+    widen = x.dtype == W.dtype == torch.bfloat16 and rows > 3 and not (BFLOAT16 or trained)
+    if widen and plain(x, W) and not torch.is_autocast_enabled("cpu"):
+        return _widened(x, W, b)
+    return F.linear(x, W, b)
+
+
+class _Trained(torch.autograd.Function):
+    """X Wᵀ + b;  from dY come dX = dY W, dW = dYᵀ X and db, the sum of dY's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, W)
+        return _inner(x, W, b)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, W = ctx.saved_tensors
+        rows = dy.reshape(-1, dy.shape[-1])
+        dx = linear(rows, W.mT).view(x.shape) if ctx.needs_input_grad[0] else None
+        dW = rows.mT @ x.reshape(-1, x.shape[-1]) if ctx.needs_input_grad[1] else None
+        return dx, dW, rows.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _widened(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
@@ -57,22 +74,34 @@ def _widened(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
     return y
 
 
+def _inner(x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
+    y: Tensor = _INNER(x, W, b, "none", [], "")
+    return y
+
+
 def _fit(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     """Whether oneDNN takes them: its errors say little, and it reads a bias as if it lay dense."""
-    fits = W.dtype == torch.float32 and W.dim() == 2 and x.shape[-1] == W.shape[1]
-    return fits and (
-        b is None or (b.dtype == W.dtype and b.shape == W.shape[:1] and b.is_contiguous())
+    return (
+        _INNER is not None
+        and x.dtype == W.dtype == torch.float32
+        and not torch.is_autocast_enabled("cpu")
+        and W.dim() == 2
+        and x.shape[-1] == W.shape[1]
+        and (b is None or (b.dtype == W.dtype and b.shape == W.shape[:1] and b.is_contiguous()))
     )
 
 
-def _plain(x: Tensor, W: Tensor) -> bool:
-    """Whether no device, compiler, transform, autocast or forward mode has a way of its own."""
+def _learns(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad
+
+
+def plain(x: Tensor, W: Tensor) -> bool:
+    """Whether no device, compiler, transform or forward mode has a way of its own."""
     return (
         x.is_cpu
         and not torch.compiler.is_compiling()
         and type(x) is Tensor
         and type(W) in PLAIN
-        and not torch.is_autocast_enabled("cpu")
         and forward_ad._current_level < 0
         and torch._C._functorch.peek_interpreter_stack() is None
     )

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from qkv.core.calculation import Calculation
 from qkv.core.mask import Mask
 from qkv.core.recompute import Array
-from qkv.core.rotary import Angles
 from qkv.nn.attending import as_mask
 from qkv.nn.attention import MultiHeadAttention
 from qkv.nn.explain import example_mask, explain
 from qkv.nn.explain_layer import explain_layer
 from qkv.nn.layers import EncoderLayer
+from qkv.nn.rotary import Angles
 from qkv.weights.matrix import Weights
 
 CROSS = "cross"

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError
 from qkv.models.decoder_only import DecoderOnly
 from qkv.models.family import Family
@@ -14,6 +13,7 @@ from qkv.models.language import WritingRules
 from qkv.nn.embedding import WordEmbedding
 from qkv.nn.linear import Linear
 from qkv.nn.norm import RMSNorm
+from qkv.nn.rotary import Rotary
 from qkv.nn.transformer import Decoder
 
 

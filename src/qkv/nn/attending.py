@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from qkv.core.fused import attention
 from qkv.core.mask import Mask, wanted
-from qkv.core.rotary import Angles, Rotary
 from qkv.core.steps import Head, Recipe
 from qkv.errors import ArgumentError, ShapeError
 from qkv.nn.cache import Kept
+from qkv.nn.rotary import Angles, Rotary
 
 PROJECTIONS = ("WQ", "WK", "WV")
 

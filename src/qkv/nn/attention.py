@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.core.calculation import Calculation
-from qkv.core.rotary import Angles
 from qkv.core.steps import Head, Projection, Recipe
 from qkv.errors import ArgumentError
 from qkv.nn.attending import AttentionLayer, MaskLike, Options, as_mask, positive
@@ -16,6 +15,7 @@ from qkv.nn.cache import Kept
 from qkv.nn.explain import explain
 from qkv.nn.linear import Linear
 from qkv.nn.packed import Heads, PackedProjections
+from qkv.nn.rotary import Angles
 
 
 class _OneHead(AttentionLayer):

@@ -10,12 +10,12 @@ from torch import Tensor
 from qkv.core.calculation import Calculation
 from qkv.core.mask import Mask
 from qkv.core.operations import Operation
-from qkv.core.rotary import Angles
 from qkv.core.steps import Recipe
 from qkv.core.working import Working
 from qkv.errors import ArgumentError, MaskError, ShapeError
 from qkv.nn import attention_steps
 from qkv.nn.attending import AttentionLayer
+from qkv.nn.rotary import Angles
 
 Batch = int | tuple[int, ...]
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from qkv.core.calculation import Calculation
 from qkv.core.mask import Mask
-from qkv.core.rotary import Angles
 from qkv.core.steps import Projection
 from qkv.core.working import Working
 from qkv.errors import ArgumentError, ShapeError
@@ -28,6 +27,7 @@ from qkv.nn.explain import (
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.layer_steps import FeedForward as FeedForwardSteps
 from qkv.nn.layer_steps import Norm, feed_forward, normalise, residual
+from qkv.nn.rotary import Angles
 
 MOST = 10_000_000
 """Numbers at most: parameters are written down too, and all of it is recomputed and rounded."""

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.core.calculation import Calculation
-from qkv.core.rotary import Angles, Rotary
 from qkv.errors import ArgumentError
 from qkv.nn.attending import Bias, MaskLike
 from qkv.nn.attention import MultiHeadAttention
@@ -16,6 +15,7 @@ from qkv.nn.cache import LayerCache
 from qkv.nn.explain import Batch
 from qkv.nn.explain_layer import explain_layer
 from qkv.nn.feed_forward import FeedForward
+from qkv.nn.rotary import Angles, Rotary
 
 Norm = Callable[[int], nn.Module]
 """Makes the normalisation of so many values a token: `nn.LayerNorm`, `nn.RMSNorm`."""

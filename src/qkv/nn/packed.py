@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkv.core.product import linear
-from qkv.core.rotary import Angles
 from qkv.core.steps import Head, Projection
 from qkv.errors import ArgumentError, ModelError
 from qkv.nn.attending import PROJECTIONS, AttentionLayer
+from qkv.nn.rotary import Angles
 
 _PACKED = {"weight": "WQKV", "bias": "bQKV"}
 

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from qkv.core.rotary import Angles
 from qkv.errors import ArgumentError
 from qkv.nn.attending import MaskLike, as_mask, positive
 from qkv.nn.cache import KeyValueCache
 from qkv.nn.layers import DecoderLayer, EncoderLayer, LayerOptions, Norm
+from qkv.nn.rotary import Angles
 
 
 class Encoder(nn.Module):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.core.rotary import Rotary
 from qkv.errors import ArgumentError
+from qkv.nn.rotary import Rotary
 from tests.reference import agree, array
 
 LLAMA3 = {

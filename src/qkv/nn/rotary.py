@@ -3,12 +3,13 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from qkv.core.product import plain
 from qkv.errors import ArgumentError
 
 Layout = Literal["halves", "pairs"]
@@ -101,8 +102,7 @@ class Rotary:
             angle = angle.unsqueeze(-3)  # the same for every head
         cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
         signed = sin.clone()
-        first = slice(0, self.turned // 2) if self.layout == "halves" else slice(0, None, 2)
-        signed[..., first].neg_()
+        signed[..., self._hands()[0]].neg_()
         return Angles(cos, sin, signed)
 
     def turn(
@@ -115,11 +115,40 @@ class Rotary:
         return self._turn(x, angles)
 
     def _turn(self, x: Tensor, angles: Angles) -> Tensor:
+        if torch.is_grad_enabled() and x.requires_grad and plain(x, angles.cos):
+            turned: Tensor = _Turned.apply(x, angles.cos, angles.signed, self._hands())
+            return turned
         if self.layout == "halves":
             partner = x.roll(self.turned // 2, -1)
         else:
             partner = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         return torch.addcmul(x * angles.cos, partner, angles.signed)
+
+    def _hands(self) -> tuple[slice, slice]:
+        """Return where the first values of all pairs stand, and where the second ones."""
+        if self.layout == "halves":
+            return slice(0, self.turned // 2), slice(self.turned // 2, None)
+        return slice(0, None, 2), slice(1, None, 2)
+
+
+class _Turned(torch.autograd.Function):
+    """The turning, in fewer operations for training; its gradient is turned back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, cos: Tensor, signed: Tensor, hands: tuple[slice, slice]
+    ) -> Tensor:
+        ctx.save_for_backward(cos, signed)
+        ctx.hands = hands
+        y = x * cos
+        for one, other in (hands, hands[::-1]):
+            y[..., one].addcmul_(x[..., other], signed[..., one])
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        cos, signed = ctx.saved_tensors
+        return _Turned.apply(dy, cos, -signed, ctx.hands), None, None, None
 
 
 def _llama3(theta: Tensor, scaling: Mapping[str, object]) -> Tensor:
