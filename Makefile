@@ -45,6 +45,10 @@ bench: env
 	$(BIN)/python -m benchmarks.embeddings || worst=1; \
 	$(BIN)/python -m benchmarks.weights --runs 3 || worst=1; \
 	$(BIN)/python -m benchmarks.watch --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.train --runs 3 || worst=1; \
+	$(BIN)/python -m benchmarks.train --reached 180 || worst=1; \
+	$(BIN)/python -m benchmarks.classify || worst=1; \
+	$(BIN)/python -m benchmarks.tasks || worst=1; \
 	exit $$worst
 
 # the table of docs/history.md: two hours on two cores; what was stopped goes on
