@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from qkv.disk import write_whole
 from qkv.errors import ArgumentError
-from qkv.models.saving import write_whole
 from qkv.train.order import Examples, Shuffled
 from qkv.train.settings import Settings
 from qkv.train.task import Task

@@ -1,4 +1,4 @@
-"""Saving: a folder that ours and Hugging Face's read as what was saved, whole whatever happens."""
+"""Saving: a folder that ours and Hugging Face's read as what was saved."""
 
 import json
 import os
@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from qkv.errors import ArgumentError, FileError
-from qkv.models import FAMILIES, load, saving
-from qkv.models.saving import save_folder, whole, write_whole
+from qkv.models import FAMILIES, load
+from qkv.models.saving import save_folder
 from tests.models.peers import CLASSES, peer
 from tests.models.writers import byte_tokenizer
 
@@ -87,55 +87,25 @@ def test_what_is_read_but_not_written_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ours").exists()
 
 
-def test_a_file_is_as_it_was_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "x.json"
-    write_whole(path, b"old")
-    with whole(path) as partial:
-        partial.write_bytes(b"new")
-        assert path.read_bytes() == b"old"
-    assert path.read_bytes() == b"new"
-    assert list(path.parent.iterdir()) == [path]
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_all_its_files_may_be_read_by_whom_other_files_may(tmp_path: Path) -> None:
+    peer("llama", tmp_path / "theirs", vocab_size=300)
+    model, out = load(tmp_path / "theirs"), tmp_path / "new" / "ours"
+    before = os.umask(0o022)
+    try:
+        save_folder(model, FAMILIES["llama"], out, tokenizer=byte_tokenizer("t h"))
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in out.iterdir()}
+    names = ("config.json", "model.safetensors", "tokenizer.json")
+    assert modes == dict.fromkeys(names, 0o644)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_what_fails_leaves_nothing_and_the_old_file(error: BaseException, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    write_whole(path, b"old")
-    wanted = FileError if isinstance(error, OSError) else KeyboardInterrupt
-
-    def fail() -> None:
-        with whole(path) as partial:
-            partial.write_bytes(b"ne")
-            raise error
-
-    with pytest.raises(wanted) as caught:
-        fail()
-    if wanted is FileError:
-        assert str(caught.value) == f"{path} cannot be written: No space left on device"
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full here")
-def test_a_full_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "model.safetensors"
-    write_whole(path, b"old")
-    (tmp_path / ".model.safetensors.partial").symlink_to("/dev/full")
-    with pytest.raises(FileError, match="cannot be written: No space left on device"):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux tells what is open")
-def test_files_and_names_are_on_the_disk_before_and_after_a_file_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
-    replace, fsync = os.replace, os.fsync
-    name = lambda opened: Path(f"/proc/self/fd/{opened}").resolve().name  # noqa: E731
-    monkeypatch.setattr(
-        saving.os, "replace", lambda a, b: (done.append(f"{a.name} → {b.name}"), replace(a, b))
-    )
-    monkeypatch.setattr(saving.os, "fsync", lambda at: (done.append(name(at)), fsync(at)))
-    write_whole(tmp_path / "out" / "x", b"new")
-    assert done == [".x.partial", ".x.partial → x", "out"]
+def test_weights_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    peer("llama", tmp_path / "theirs")
+    (tmp_path / "ours" / "model.safetensors").mkdir(parents=True)
+    with pytest.raises(FileError, match=r"model\.safetensors cannot be written: it is a folder"):
+        save_folder(load(tmp_path / "theirs"), FAMILIES["llama"], tmp_path / "ours")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FileError, match="file cannot be written: File exists"):
+        save_folder(load(tmp_path / "theirs"), FAMILIES["llama"], tmp_path / "file")

@@ -340,11 +340,11 @@ def test_an_option_that_cannot_be_meant_is_refused(tmp_path, name, options, says
 
 def test_a_path_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path):
     missing = tmp_path / "missing" / "c.xlsx"
-    with pytest.raises(FileError, match=re.escape(f"cannot write {missing}: No such file")):
+    with pytest.raises(FileError, match=re.escape(f"{missing} cannot be written: No such file")):
         workbook.write(masked(), missing)
     folder = tmp_path / "folder.xlsx"
     folder.mkdir()
-    with pytest.raises(FileError, match=re.escape(f"cannot write {folder}: Is a directory")):
+    with pytest.raises(FileError, match=re.escape(f"{folder} cannot be written: it is a folder")):
         workbook.write(masked(), folder)
     assert list(tmp_path.iterdir()) == [folder]
     assert list(folder.iterdir()) == []

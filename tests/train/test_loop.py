@@ -254,8 +254,8 @@ def test_a_model_that_cannot_be_written_stops_and_the_checkpoint_is_good(tmp_pat
     with pytest.raises(FileError) as caught:
         run(Blocked(), tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/model.safetensors cannot be written: Is a directory; "
-        "the checkpoint of step 6 is good, and --resume goes on from it"
+        f"{tmp_path}/model.safetensors cannot be written: it is a folder; wanted the name of a "
+        "file; the checkpoint of step 6 is good, and --resume goes on from it"
     )
     assert not list(tmp_path.glob(".*"))
     assert Checkpoint.last_step(tmp_path) == 6

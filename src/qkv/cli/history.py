@@ -155,7 +155,7 @@ def _said(past: "History", sentence: str, *, calculated: bool) -> "dict[str, Sai
 
 
 def _draw(said: "Mapping[str, Said]", sentence: str, folder: Path) -> None:
-    from qkv.models.saving import write_whole
+    from qkv.disk import make_folder, write_whole
     from qkv.show.alignment import svg
 
     for name, (text, its, _) in said.items():
@@ -163,6 +163,7 @@ def _draw(said: "Mapping[str, Said]", sentence: str, folder: Path) -> None:
             continue
         says = f"{sentence} → {text}"
         drawn = svg(its.weights, its.source, its.written, title=TITLES[name], says=says)
+        make_folder(folder)
         write_whole(folder / f"{name}.svg", drawn.encode())
 
 

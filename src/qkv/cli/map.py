@@ -34,10 +34,10 @@ def draw(*, model: Model = None, svg: Svg = None, json: Json = False) -> None:
 
     architecture = map_of_original() if model is None else map_of(model)
     if svg is not None:
+        from qkv.disk import write_whole
         from qkv.show.map_svg import svg as drawn
-        from qkv.show.workbook import save
 
-        save(svg, drawn(architecture).encode())
+        write_whole(svg, drawn(architecture).encode())
     if json:
         write_json(architecture.plain())
         return

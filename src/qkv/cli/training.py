@@ -84,7 +84,7 @@ def _stopping(heard: "Heard") -> Iterator[None]:
 
 def _said(error: Exception) -> QkvError | None:
     """Return what a person is told instead of an error; None where it is said as it is."""
-    from qkv.models.saving import reason
+    from qkv.disk import reason
 
     rank = _rank()
     whose = f"process {rank}: " if rank else ""

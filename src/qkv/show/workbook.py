@@ -7,7 +7,7 @@ PyTorch recorded, at the same addresses. `reading` reads the inputs back.
 from dataclasses import dataclass, replace
 from io import BytesIO
 from math import isfinite, isnan
-from os import PathLike, getpid
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from xlsxwriter.worksheet import Worksheet
 from qkv.core.calculation import Calculation, Step
 from qkv.core.operations import BLOCKED, Operation
 from qkv.core.recompute import Array
-from qkv.errors import ArgumentError, FileError
+from qkv.disk import write_whole
+from qkv.errors import ArgumentError
 from qkv.show import about, checks, formulas, styles
 from qkv.show.paper import is_share, printed
 from qkv.show.sheets import (
@@ -81,7 +82,7 @@ def write(
     """
     target = Path(path)
     _check_options(target, minus_infinity, places)
-    save(target, contents(calculation, minus_infinity, blank, places))
+    write_whole(target, contents(calculation, minus_infinity, blank, places))
 
 
 def contents(
@@ -109,23 +110,6 @@ def contents(
         pen.twin(page, sheet)
     book.close()
     return stream.getvalue()
-
-
-def save(target: Path, data: bytes) -> None:
-    """Write a file in one go: beside its place first, so that nothing half-written is left.
-
-    Raises:
-        FileError: the file cannot be written; an older one is left as it was.
-    """
-    part = target.with_name(f".{target.name}.{getpid()}.part")
-    try:
-        try:
-            part.write_bytes(data)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 @dataclass(frozen=True, eq=False)

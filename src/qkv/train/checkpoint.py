@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from qkv.disk import cannot_write, reason, settle, write_tensors
 from qkv.errors import FileError
-from qkv.models.saving import reason, settle
 from qkv.train.distributed import World
 from qkv.train.finite import finite
 
@@ -115,15 +115,15 @@ class Checkpoint:
             for left in (out / FOLDER).glob("step-*.*"):  # by what was stopped while it wrote
                 shutil.rmtree(left)
             partial.mkdir(parents=True)
-            save_file({n: t.contiguous() for n, t in self.tensors.items()}, partial / TENSORS)
+            write_tensors(partial / TENSORS, {n: t.contiguous() for n, t in self.tensors.items()})
             (partial / NUMBERS).write_text(json.dumps(finite(numbers), allow_nan=False), "utf-8")
             for path in (partial / TENSORS, partial / NUMBERS, partial):
                 settle(path)
             os.replace(partial, folder)
             settle(folder.parent)
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise FileError(f"{folder} cannot be written: {reason(error)}") from error
+            raise cannot_write(folder, error) from error
         _remove(_complete(out)[:-1])
         return folder
 

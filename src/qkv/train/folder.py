@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
+from qkv.disk import make_folder, reason, write_whole
 from qkv.errors import ArgumentError, FileError
-from qkv.models.saving import reason, write_whole
 from qkv.train.checkpoint import Checkpoint
 from qkv.train.distributed import World
 from qkv.train.events import Event, Listener
@@ -78,6 +78,7 @@ class TrainingFolder:
         if self.path.is_dir() and not _empty(self.path):
             instead = "give another folder" + (", or --resume" if there.exists() else "")
             raise FileError(f"{self.path} is not empty; {instead}")
+        _sweep(self.path)
         self._write()
         return False
 
@@ -158,12 +159,13 @@ class TrainingFolder:
 
     def _write(self) -> None:
         text = json.dumps(self._record, indent=2, ensure_ascii=False, allow_nan=False)
+        make_folder(self.path)
         write_whole(self.path / RECORD, f"{text}\n".encode())
 
 
 def _empty(folder: Path) -> bool:
     """Whether a folder holds nothing, or only what was stopped while its first file was written."""
-    return all(path.name == f".{RECORD}.partial" for path in folder.iterdir())
+    return all(path.match(f".{RECORD}.*.partial") for path in folder.iterdir())
 
 
 def _sweep(folder: Path) -> None:

@@ -9,12 +9,11 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkv.disk import cannot_write, reason
 from qkv.errors import FileError, MissingPackageError
-from qkv.models.saving import reason
 from qkv.train.events import Event, Listener, Measured, Saved, Started, Stepped
 from qkv.train.finite import finite
 
@@ -63,7 +62,7 @@ class JsonLog:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(_plain(event), ensure_ascii=False, allow_nan=False)}\n")
         except OSError as error:
-            raise FileError(f"{self.path} cannot be written: {reason(error)}") from error
+            raise cannot_write(self.path, error) from error
 
     def _begin(self, step: int) -> None:
         """Keep the whole lines up to a step, in a file that may not be there."""
@@ -110,7 +109,7 @@ def last_best(path: Path) -> dict[str, Any] | None:
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    said: dict[str, Any] = {"kind": type(event).__name__.lower(), **asdict(event)}
+    said: dict[str, Any] = {"kind": type(event).__name__.lower(), **vars(event)}
     if isinstance(event, Stepped):
         said["tokens_per_second"] = event.targets / event.seconds if event.seconds else math.inf
     return {name: finite(value) for name, value in said.items()}
@@ -157,7 +156,7 @@ class TensorBoard:
         try:
             yield
         except OSError as error:
-            raise FileError(f"{self._folder} cannot be written: {reason(error)}") from error
+            raise cannot_write(self._folder, error) from error
 
     def _begin(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter

@@ -9,8 +9,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from qkv.disk import reason
 from qkv.errors import ArgumentError, FileError
-from qkv.models.saving import reason
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 Whole = npt.NDArray[np.int64]

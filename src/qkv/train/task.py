@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -30,6 +31,18 @@ class Batch(Protocol):
 
 
 AnyBatch = TypeVar("AnyBatch", bound=Batch)
+Together = TypeVar("Together", bound="Tensors")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A dataclass whose tensors go to a device together; its other fields stay as they are."""
+
+    def to(self: Together, device: torch.device) -> Together:
+        """Return the same on a device."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: value for name, value in held.items() if isinstance(value, Tensor)}
+        return replace(self, **{name: tensor.to(device) for name, tensor in tensors.items()})
 
 
 class Task(ABC, Generic[AnyBatch]):

@@ -4,14 +4,13 @@ What calls share is written once. Nothing in a file is ever executed.
 """
 
 import json
-from os import PathLike, fspath, getpid
+from os import PathLike, fspath
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
+from qkv.disk import whole, write_tensors
 from qkv.errors import ArgumentError, FileError, QkvError
 from qkv.recording.files.pieces import views_of
 from qkv.recording.files.reading import Reader
@@ -27,21 +26,10 @@ WANTED = "wanted a file that Recording.save wrote"
 
 def save(recording: "Recording", file: str | PathLike[str]) -> None:
     """Write a recording; see `Recording.save`."""
-    target = _target(file)
-    writer = Writer()
-    header = {"version": VERSION, **writer.recording(recording)}
-    part = target.with_name(f".{target.name}.{getpid()}.part")
-    try:
-        try:
-            part.touch()
-            mode = part.stat().st_mode  # what files have here: safetensors makes them private
-            save_file(writer.pieces.flat(), part, {HEADER: json.dumps(header, allow_nan=False)})
-            part.chmod(mode)
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
-    except (OSError, SafetensorError) as error:
-        raise FileError(f"cannot write {target}: {error}") from error
+    with whole(_named(file)) as partial:
+        writer = Writer()
+        header = {"version": VERSION, **writer.recording(recording)}
+        write_tensors(partial, writer.pieces.flat(), {HEADER: json.dumps(header, allow_nan=False)})
 
 
 def _named(file: object) -> Path:
@@ -65,23 +53,6 @@ def _is_no_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
-
-
-def _target(file: object) -> Path:
-    """Return where to write: behind a link, what it leads to, and nothing but a plain file.
-
-    The new file takes the old one's place, so a device or a pipe would be gone.
-    """
-    path = _named(file)
-    try:
-        target = path.resolve()
-        kind = target.stat().st_mode if target.exists() else None
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise FileError(f"cannot write {path}: {error}") from error
-    if kind is not None and not S_ISREG(kind):
-        what = "a folder" if S_ISDIR(kind) else "a device, a pipe or a socket"
-        raise FileError(f"cannot write {path}: it is {what}; wanted the name of a file")
-    return target
 
 
 def load(file: str | PathLike[str]) -> "Recording":

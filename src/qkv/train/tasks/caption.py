@@ -18,10 +18,11 @@ from tokenizers import decoders, pre_tokenizers
 from tokenizers.models import WordLevel
 from torch import Tensor, nn
 
+from qkv.disk import write_whole
 from qkv.errors import ArgumentError
 from qkv.models.captioner import CAPTIONER, Captioner, CaptionerConfig
 from qkv.models.formats.files import Unwritten
-from qkv.models.saving import save_folder, write_whole
+from qkv.models.saving import save_folder
 from qkv.models.seeing import PLACE
 from qkv.models.text.tokenizer import Tokenizer
 from qkv.nn.attending import positive
@@ -38,7 +39,7 @@ from qkv.train.data.pictures import (
 from qkv.train.order import Examples, Order
 from qkv.train.settings import Settings
 from qkv.train.targets import IGNORED, before, nats
-from qkv.train.task import Task
+from qkv.train.task import Task, Tensors
 
 SHOWN = 8
 """Pictures in samples and in the drawing."""
@@ -50,7 +51,7 @@ LONGEST = 13
 
 
 @dataclass(frozen=True)
-class Captions:
+class Captions(Tensors):
     """Pictures and their captions side by side.
 
     Attributes:
@@ -67,10 +68,6 @@ class Captions:
     def targets(self) -> int:
         """Tokens that are predicted."""
         return int((self.wanted != IGNORED).sum())
-
-    def to(self, device: torch.device) -> "Captions":
-        """Return the batch on a device."""
-        return Captions(self.pictures.to(device), self.ids.to(device), self.wanted.to(device))
 
 
 class Endless(Order):

@@ -30,7 +30,7 @@ from qkv.train.data.labelled import LabelledText, numbered
 from qkv.train.order import Examples, OfLikeLength, Order
 from qkv.train.settings import Settings
 from qkv.train.targets import nats
-from qkv.train.task import Task
+from qkv.train.task import Task, Tensors
 from qkv.train.vocabulary import trained_bpe
 
 HELD_OUT = 0.2
@@ -53,7 +53,7 @@ NO_DATA = (
 
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(Tensors):
     """Texts in tokens, padded on the right, and the numbers of their labels."""
 
     ids: Int[Tensor, "batch tokens"]
@@ -64,10 +64,6 @@ class TextBatch:
     def targets(self) -> int:
         """How many texts are judged."""
         return len(self.labels)
-
-    def to(self, device: torch.device) -> "TextBatch":
-        """Return the batch on a device."""
-        return TextBatch(self.ids.to(device), self.lengths.to(device), self.labels.to(device))
 
 
 Places = Sequence[tuple[str, int]]

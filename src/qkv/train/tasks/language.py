@@ -28,7 +28,7 @@ from qkv.train.order import Examples, Order
 from qkv.train.packed import Packed
 from qkv.train.settings import Settings
 from qkv.train.targets import nats, perplexity
-from qkv.train.task import Task
+from qkv.train.task import Task, Tensors
 from qkv.train.vocabulary import END, of_bytes, trained_bpe
 
 Kind = Literal["bpe", "bytes"]
@@ -55,7 +55,7 @@ NEW = 40
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(Tensors):
     """Pieces of text, and of each token the one that follows it."""
 
     ids: Int[Tensor, "batch tokens"]
@@ -71,10 +71,6 @@ class Windows:
     def targets(self) -> int:
         """Tokens that are predicted."""
         return self.following.numel()
-
-    def to(self, device: torch.device) -> "Windows":
-        """Return the batch on a device."""
-        return Windows(self.ids.to(device), self.following.to(device))
 
 
 class Places(Order):

@@ -25,7 +25,7 @@ from qkv.train.order import Examples, OfLikeLength, Order
 from qkv.train.packed import Packed
 from qkv.train.settings import Settings
 from qkv.train.targets import IGNORED, before, nats
-from qkv.train.task import Task
+from qkv.train.task import Task, Tensors
 from qkv.train.translation.corpus import Corpus
 from qkv.train.translation.measures import check_package, measured
 from qkv.train.translation.spelling import END, PAD, plain, spelling
@@ -39,7 +39,7 @@ SHOWN, LETTERS = 4, 100
 
 
 @dataclass(frozen=True)
-class PairBatch:
+class PairBatch(Tensors):
     """Sentences and their translations in tokens, padded on the right.
 
     Attributes:
@@ -55,13 +55,6 @@ class PairBatch:
     ids: Int[Tensor, "batch tokens"]
     wanted: Int[Tensor, "batch tokens"]
     targets: int
-
-    def to(self, device: torch.device) -> "PairBatch":
-        """Return the batch on a device."""
-        return PairBatch(
-            self.source.to(device), self.source_lengths.to(device), self.ids.to(device),
-            self.wanted.to(device), self.targets,
-        )  # fmt: skip
 
 
 class Translate(Task[PairBatch]):

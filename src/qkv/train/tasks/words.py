@@ -16,9 +16,10 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from qkv.disk import write_whole
 from qkv.errors import ArgumentError
 from qkv.models.formats.files import Unwritten
-from qkv.models.saving import save_folder, write_whole
+from qkv.models.saving import save_folder
 from qkv.models.text.tokenizer import Tokenizer
 from qkv.models.word_model import WORD_MODEL, WordModel, WordModelConfig
 from qkv.train.data.fingerprint import Fingerprint
@@ -28,7 +29,7 @@ from qkv.train.data.words import Met, Numbers, word_tokenizer
 from qkv.train.order import Examples, Order, Shuffled
 from qkv.train.settings import Settings
 from qkv.train.targets import nats, perplexity
-from qkv.train.task import Task
+from qkv.train.task import Task, Tensors
 
 MOST_CONTEXT = 16
 BLOCK = 100
@@ -50,7 +51,7 @@ LETTERS = 5
 
 
 @dataclass(frozen=True)
-class WordBatch:
+class WordBatch(Tensors):
     """Words, and the one that came next."""
 
     words: Int[Tensor, "batch context"]
@@ -60,10 +61,6 @@ class WordBatch:
     def targets(self) -> int:
         """How many words are told."""
         return len(self.following)
-
-    def to(self, device: torch.device) -> "WordBatch":
-        """Return the batch on a device."""
-        return WordBatch(self.words.to(device), self.following.to(device))
 
 
 class Words(Task[WordBatch]):
