@@ -113,7 +113,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="times, each with other data held out")
     parser.add_argument("--steps", type=int, help="train so many steps: for development")
     parser.add_argument("--json", type=Path, help="write what was found")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.history and asked.only:
+        parser.error("--history compares translators alone: leave --only out")
+    return asked
 
 
 def main() -> int:

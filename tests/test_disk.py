@@ -1,6 +1,7 @@
 """The disk: whatever happens, a file is whole and nothing else is left."""
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -245,3 +246,25 @@ def test_the_reason_is_what_the_system_says_or_the_error_or_its_kind() -> None:
     assert reason(OSError(28, "No space left on device")) == "No space left on device"
     assert reason(ValueError("told")) == "told"
     assert reason(MemoryError()) == "MemoryError"
+
+
+@POSIX
+def test_a_file_keeps_who_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "private"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "数" * 85])
+def test_a_name_may_be_as_long_as_a_folder_takes(name: str, tmp_path: Path) -> None:
+    write_whole(tmp_path / name, b"new")
+    assert [one.name for one in tmp_path.iterdir()] == [name]
+
+
+def test_what_is_written_says_itself_what_is_wrong_with_it(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="a part is broken"), whole(tmp_path / "x"):
+        raise FileError("a part is broken")
+    assert not list(tmp_path.iterdir())

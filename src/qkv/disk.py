@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 UNSETTLED = (EACCES, EBADF, EINVAL)
 """What folders answer that may not be read, or whose disk keeps names in its own way."""
 
+LETTERS = 50
+"""Of a name, that its partial takes: a folder takes names of 255 bytes."""
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that is complete or, whatever happens meanwhile, as it was before.
@@ -45,15 +48,19 @@ def whole(path: Path) -> Iterator[Path]:
     """
     try:
         target = _target(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        partial = target.with_name(f".{target.name[:LETTERS]}.{os.getpid()}.partial")
         try:
             yield partial
+            if target.exists():
+                partial.chmod(target.stat().st_mode)
             settle(partial)
             os.replace(partial, target)
             settle(target.parent)
         finally:
             with suppress(OSError):  # what cannot be written to, nothing was written to
                 partial.unlink(missing_ok=True)
+    except FileError:  # what was to be written says itself what is wrong with it
+        raise
     except OSError as error:
         raise cannot_write(path, error) from error
 

@@ -54,6 +54,28 @@ def test_gradients_equal_finite_differences_twice() -> None:
     assert torch.autograd.gradcheck(lambda x: normalised(x, gain.detach()), (x,))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_trains_as_pytorchs(dtype: torch.dtype) -> None:
+    """Sums over thousands of rows, and of squares beyond what float16 holds."""
+    x = (5 * torch.randn(4096, 700)).to(dtype)
+    found = []
+    for norm in (RMSNorm(700, eps=1e-6, dtype=dtype), nn.RMSNorm(700, eps=1e-6, dtype=dtype)):
+        given = x.clone().requires_grad_()
+        y = norm(given)
+        y.backward(torch.ones_like(y))
+        found.append((y, given.grad, norm.weight.grad))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("norm", [RMSNorm(4, eps=1e-6, elementwise_affine=False),
+                                  RMSNorm((3, 4), eps=1e-6)])  # fmt: skip
+def test_what_pytorchs_takes_it_takes(norm: RMSNorm) -> None:
+    x = torch.randn(2, 3, 4, requires_grad=True)
+    theirs = nn.RMSNorm(norm.normalized_shape, 1e-6, norm.elementwise_affine)
+    agree(norm(x), array(theirs(x)), 1e-6)
+
+
 def test_rows_of_zeros_have_finite_gradients() -> None:
     x = torch.zeros(2, 5, requires_grad=True)
     RMSNorm(5, eps=1e-6)(x).sum().backward()

@@ -82,6 +82,26 @@ def test_every_row_of_a_batch_has_its_own_positions(layout: str) -> None:
         agree(y[row], array(alone), 0)
 
 
+@pytest.mark.parametrize("layout", ["halves", "pairs"])
+@pytest.mark.parametrize("part", [None, 4])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_in_training_it_is_the_same_and_its_gradient_is_turned_back(
+    layout: str, part: int | None, rows: int
+) -> None:
+    rotary = Rotary(6, layout=layout, part=part)
+    positions = torch.randint(0, 99, (rows, 5)).squeeze(0)
+    angles = rotary.angles(positions, torch.float64)
+    x = torch.randn(2, 5, 3, 6).double().transpose(1, 2)
+    wanted = rotary.turn(x, angles)
+    x.requires_grad_()
+    agree(rotary.turn(x, angles), array(wanted), 1e-15)
+    assert torch.autograd.gradcheck(lambda x: rotary.turn(x, angles), (x,))
+    assert torch.autograd.gradgradcheck(lambda x: rotary.turn(x, angles), (x,))
+    change = torch.randn(2, 3, 5, 6).double()
+    (back,) = torch.autograd.grad(rotary.turn(x, angles), x, change)
+    agree(rotary.turn(back, angles), array(change), 1e-6)  # turning keeps lengths and angles
+
+
 def test_two_batch_axes_have_their_own_positions() -> None:
     rotary = Rotary(4)
     x, positions = torch.randn(2, 2, 3, 5, 4).double(), torch.randint(0, 9, (2, 2, 5))

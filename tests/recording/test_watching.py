@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from qkv import MultiHeadAttention
+from qkv.core import blocks, short
 from qkv.errors import ArgumentError, RecordingError
 from qkv.recording.calls.call import Call
 from qkv.recording.watching import watch
@@ -209,3 +211,26 @@ def test_what_is_written_into_within_the_block_is_recorded_as_it_was() -> None:
         q.zero_()
         mask.fill_(False)
     assert next(iter(seen)).error_eps < 16
+
+
+@pytest.mark.parametrize("tokens", [20, 60, 130, 300])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_our_own_attention_in_bfloat16_is_seen_whichever_way_it_takes(
+    tokens: int, causal: bool, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel, plain products of short texts, or blocks of examples and rows: a call a block."""
+    monkeypatch.setattr(short, "MUCH", 1)
+    for room in (short, blocks):
+        monkeypatch.setattr(room, "BFLOAT16", True)
+    model = MultiHeadAttention(48, num_heads=3).bfloat16()
+    x = torch.randn(5, tokens, 48).bfloat16()
+    with torch.set_grad_enabled(training), watch(model) as seen:
+        y = model(x, x, x, causal)
+    assert y.requires_grad is training
+    rows = 0
+    for call in seen:
+        batch, heads, queries, _ = call.weights.shape
+        rows += batch * heads * queries
+        assert call.error <= 0.02
+    assert rows == 5 * 3 * tokens

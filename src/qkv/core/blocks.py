@@ -68,6 +68,7 @@ def _open(
     out = q.new_empty(*q.shape[:-1], v.shape[-1])
     q3, k3, v3, out3 = (tensor.flatten(0, 1) for tensor in (q, k, v, out))
     height, width = block_size(q.shape[-2], k.shape[-2], 1)
+    width = _aligned(width, q.shape[1])
     scratch = q.new_empty(min(width, len(q3)), height, k.shape[-2])  # fresh pages are slow
     for heads in (slice(run.start, run.stop) for run in runs(len(q3), width)):
         keys, values = k3[heads].mT, v3[heads]
@@ -77,6 +78,13 @@ def _open(
             weights = torch.softmax(scores, -1, out=scores)  # in place, as PyTorch's own path does
             torch.bmm(weights, values, out=out3[heads, rows])
     return out
+
+
+def _aligned(width: int, heads: int) -> int:
+    """Return at most so many heads, such that a run of them is whole examples or lies in one."""
+    if width >= heads:
+        return width - width % heads
+    return max(part for part in range(1, width + 1) if heads % part == 0)
 
 
 def block_size(queries: int, keys: int, groups: int) -> tuple[int, int]:

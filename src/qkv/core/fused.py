@@ -29,7 +29,7 @@ def attention(
     """softmax(Q Kᵀ / √d_k + M) V        Vaswani et al. 2017, equation 1.
 
     Runs PyTorch's fused kernel, so that similarities never stand as n × n, unless `dropout` is
-    above 0 on a CPU, or up to 256 tokens train there in bfloat16. A mask over pairs is handed over
+    above 0 on a CPU, or a short text trains there in bfloat16. A mask over pairs is handed over
     whole up to 2048 × 2048 and row by row beyond. A soft cap, a trained bias and bfloat16 inference
     on a CPU run in blocks of rows.
 

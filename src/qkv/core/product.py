@@ -35,13 +35,15 @@ def linear(
     inference rows in bfloat16 are multiplied in float32 where the processor has no products of
     bfloat16 of its own.
     """
+    if x.layout is not torch.strided or x.is_nested or x.dim() == 0:
+        return F.linear(x, W, b)
     rows = x.numel() // max(1, x.shape[-1])
     trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
-    if rows * W.numel() >= (MUCH if trained else 1) and _fit(x, W, b) and plain(x, W):
+    if rows * W.numel() >= (MUCH if trained else 1) and _fit(x, W, b) and plain(x, W, b):
         y: Tensor = _Trained.apply(x, W, b) if trained else _inner(x, W, b)
         return y
     widen = x.dtype == W.dtype == torch.bfloat16 and rows > 3 and not (BFLOAT16 or trained)
-    if widen and plain(x, W) and not torch.is_autocast_enabled("cpu"):
+    if widen and plain(x, W, b) and not torch.is_autocast_enabled("cpu"):
         return _widened(x, W, b)
     return F.linear(x, W, b)
 
@@ -51,15 +53,17 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, W: Tensor, b: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, W)
+        of_x, of_W, _ = ctx.needs_input_grad
+        ctx.save_for_backward(x if of_W else None, W if of_x else None)
+        ctx.shape = x.shape
         return _inner(x, W, b)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, W = ctx.saved_tensors
         rows = dy.reshape(-1, dy.shape[-1])
-        dx = linear(rows, W.mT).view(x.shape) if ctx.needs_input_grad[0] else None
-        dW = rows.mT @ x.reshape(-1, x.shape[-1]) if ctx.needs_input_grad[1] else None
+        dx = None if W is None else linear(rows, W.mT).view(ctx.shape)
+        dW = None if x is None else rows.mT @ x.reshape(-1, x.shape[-1])
         return dx, dW, rows.sum(0) if ctx.needs_input_grad[2] else None
 
 
@@ -95,13 +99,12 @@ def _learns(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad
 
 
-def plain(x: Tensor, W: Tensor) -> bool:
-    """Whether no device, compiler, transform or forward mode has a way of its own."""
+def plain(*tensors: Tensor | None) -> bool:
+    """Whether no device, compiler, transform, trace or forward mode has a way of its own."""
     return (
-        x.is_cpu
+        all(one is None or (type(one) in PLAIN and one.is_cpu) for one in tensors)
         and not torch.compiler.is_compiling()
-        and type(x) is Tensor
-        and type(W) in PLAIN
+        and not torch._C._is_tracing()
         and forward_ad._current_level < 0
         and torch._C._functorch.peek_interpreter_stack() is None
     )

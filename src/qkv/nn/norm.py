@@ -12,6 +12,9 @@ from qkv.core.product import plain
 FEW = 32
 """Up to so many rows one call counts more than the numbers that it reads twice."""
 
+EXACT = (torch.float32, torch.float64)
+"""Whose sums over many rows stay close: half precision has PyTorch's gradient."""
+
 
 class RMSNorm(nn.RMSNorm):
     """x / √(mean x² + eps) · γ        Zhang and Sennrich 2019, equation 4
@@ -28,12 +31,14 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Float[Tensor, "*batch values"]) -> Float[Tensor, "*batch values"]:
         """Return one row for each row."""
         n, gain, eps = x.shape[-1], self.weight, self.eps
-        if x.numel() == 0 or eps is None or x.dtype != gain.dtype or not plain(x, gain):
+        if eps is None or gain is None or self.normalized_shape != (n,) or not plain(x, gain):
             return super().forward(x)
         if torch.is_grad_enabled() and (x.requires_grad or gain.requires_grad):
+            if not x.dtype == gain.dtype in EXACT:
+                return super().forward(x)
             y: Tensor = _Trained.apply(x, gain, eps)
             return y
-        if x.numel() > FEW * n:
+        if not 0 < x.numel() <= FEW * n:
             return super().forward(x)
         both = torch.cat((x, -x), -1)
         unit = F.layer_norm(both, (2 * n,), eps=eps).narrow(-1, 0, n)
@@ -63,7 +68,7 @@ class _Trained(torch.autograd.Function):
         dx, dgain, _ = torch.ops.aten.native_layer_norm_backward(
             dy, x, [n], zero, scale, gain, None, [True, True, False]
         )
-        return dx.add_(scale * (dy @ gain / n).unsqueeze(-1)), dgain, None
+        return dx.add_(scale * (dy * gain).mean(-1, keepdim=True)), dgain, None
 
 
 def _over_rms(x: Tensor, eps: float) -> Tensor:

@@ -36,7 +36,7 @@ Together = TypeVar("Together", bound="Tensors")
 
 @dataclass(frozen=True)
 class Tensors:
-    """A dataclass whose tensors go to a device together; its other fields stay as they are."""
+    """A dataclass whose tensors go to a device together; what else its fields hold stays."""
 
     def to(self: Together, device: torch.device) -> Together:
         """Return the same on a device."""

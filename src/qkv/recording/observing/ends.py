@@ -58,7 +58,7 @@ def _safe_softmax(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     m.softmax(known(m, args[0]), out, args[1], empty_is_zero=True)
 
 
-@handles("_softmax.out")
+@handles("_softmax.out", "softmax.int_out")
 def _softmax_into(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     m.softmax(known(m, args[0]), out, args[1])
 
