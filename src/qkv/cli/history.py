@@ -158,12 +158,12 @@ def _draw(said: "Mapping[str, Said]", sentence: str, folder: Path) -> None:
     from qkv.disk import make_folder, write_whole
     from qkv.show.alignment import svg
 
-    make_folder(folder)
     for name, (text, its, _) in said.items():
         if its is None:
             continue
         says = f"{sentence} → {text}"
         drawn = svg(its.weights, its.source, its.written, title=TITLES[name], says=says)
+        make_folder(folder)
         write_whole(folder / f"{name}.svg", drawn.encode())
 
 
