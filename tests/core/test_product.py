@@ -68,11 +68,12 @@ def test_however_weights_and_rows_lie_in_memory(rows: int, bias: bool) -> None:
                     agree(linear(left, weight, cut), array(formula(left, weight, cut)), 1e-5)
 
 
-def test_float32_goes_through_the_inner_product() -> None:
-    for rows in (1, 4, 400):
-        x, W, b = drawn((rows,), 5, 7)
-        assert INNER in ways(lambda: linear(x, W, b))  # noqa: B023
-    x, W, b = drawn((1,), 5, 7, torch.float64)
+def test_much_work_and_many_weights_go_through_the_inner_product() -> None:
+    many = [(1, 512, 512, True), (1, 511, 512, False), (9, 512, 512, False)]
+    for rows, inputs, outputs, wanted in [*many, (1000, 64, 132, True), (1000, 64, 128, False)]:
+        x, W, b = drawn((rows,), inputs, outputs)
+        assert (INNER in ways(lambda: linear(x, W, b))) is wanted  # noqa: B023
+    x, W, b = drawn((1,), 512, 512, torch.float64)
     assert INNER not in ways(lambda: linear(x, W, b))
 
 

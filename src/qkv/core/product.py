@@ -8,8 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-MUCH = 1 << 22
-"""From so many products of two numbers on a gradient of our own pays in training."""
+MUCH = 1 << 23
+"""From so many products of two numbers on oneDNN's inner product is faster than `F.linear`."""
+
+FEW, LARGE = 8, 1 << 18
+"""And for few rows of many weights, as while text is written: it reads memory faster."""
 
 BLOCK = 1 << 19
 """Weights of a bfloat16 matrix that are widened at a time: 2 MB in float32, in a core's cache."""
@@ -31,19 +34,18 @@ def linear(
     """X Wᵀ + b
 
     The same numbers as `torch.nn.functional.linear`, up to rounding. On a CPU float32 goes through
-    oneDNN's inner product, which is faster than the matrix product behind `F.linear`; and in
-    inference rows in bfloat16 are multiplied in float32 where the processor has no products of
-    bfloat16 of its own.
+    oneDNN's inner product where that is faster: where much is to be multiplied, in training too, or
+    few rows by many weights. In inference rows in bfloat16 are multiplied in float32 where the
+    processor has no products of bfloat16 of its own.
     """
-    if x.layout is not torch.strided or x.is_nested or x.dim() == 0:
-        return F.linear(x, W, b)
-    rows = x.numel() // max(1, x.shape[-1])
-    trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
-    if rows * W.numel() >= (MUCH if trained else 1) and _fit(x, W, b) and plain(x, W, b):
+    rows, size = x.numel() // max(1, x.shape[-1]), W.numel()
+    written = 0 < rows <= FEW and size >= LARGE and not torch.is_grad_enabled()
+    inner = written or rows * size >= MUCH
+    if inner and _fit(x, W, b) and plain(x, W, b):
+        trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
         y: Tensor = _Trained.apply(x, W, b) if trained else _inner(x, W, b)
         return y
-    widen = x.dtype == W.dtype == torch.bfloat16 and rows > 3 and not (BFLOAT16 or trained)
-    if widen and plain(x, W, b) and not torch.is_autocast_enabled("cpu"):
+    if x.dtype == torch.bfloat16 and not BFLOAT16 and rows > 3 and _widens(x, W, b):
         return _widened(x, W, b)
     return F.linear(x, W, b)
 
@@ -95,6 +97,13 @@ def _fit(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     )
 
 
+def _widens(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
+    """Whether bfloat16 is multiplied in float32: in inference alone."""
+    trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
+    low = W.dtype == x.dtype and not torch.is_autocast_enabled("cpu")
+    return low and not trained and plain(x, W, b)
+
+
 def _learns(tensor: Tensor | None) -> bool:
     return tensor is not None and tensor.requires_grad
 
@@ -102,7 +111,10 @@ def _learns(tensor: Tensor | None) -> bool:
 def plain(*tensors: Tensor | None) -> bool:
     """Whether no device, compiler, transform, trace or forward mode has a way of its own."""
     return (
-        all(one is None or (type(one) in PLAIN and one.is_cpu) for one in tensors)
+        all(
+            one is None or (type(one) in PLAIN and one.is_cpu and one.layout is torch.strided)
+            for one in tensors
+        )
         and not torch.compiler.is_compiling()
         and not torch._C._is_tracing()
         and forward_ad._current_level < 0

@@ -33,7 +33,8 @@ DICTIONARY = "dictionary"
 DATA = (PHRASEBOOK, CLAUSES)
 """Sentences of four to forty words."""
 
-USUAL = Translate.usual
+USUAL = Translate.usual.in_steps(1200)
+"""Those that attend have then learnt most of it, and the one that does not shows why."""
 
 LENGTHS = (5, 10, 20)
 """Words of a source up to which it is short, and so on; what is longer comes last."""
