@@ -47,7 +47,7 @@ AT_ONCE = 16
 """Windows that are read together."""
 
 SPREAD = 0.02
-"""Standard deviation of the numbers that words begin with (Radford et al. 2018, section 4.1)."""
+"""Standard deviation of the numbers that training begins with (Radford et al. 2018, 4.1)."""
 
 SHOWN = 3
 NEW = 40
@@ -194,9 +194,11 @@ class Language(Task[Windows]):
         }  # fmt: skip
 
     def model(self) -> DecoderOnly:
-        """Return a new Llama; what a layer adds begins small, and so do the words."""
+        """Return a new Llama, drawn as GPT-2 was: small, what a layer adds even smaller."""
         model = LLAMA.build(self.config, Unwritten(self.tokenizer))
-        nn.init.normal_(model.words.weight, std=SPREAD)
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=SPREAD)
         with torch.no_grad():
             for layer in model.layers:  # 2 parts a layer add to what goes through all of them
                 assert layer.attention.WO is not None
