@@ -6,10 +6,12 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from qkv.errors import FileError
@@ -128,7 +130,17 @@ train(SmallTask(dropout=0.2), settings(steps=80), Path({out!r}),
 """
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As the process that is killed: sums over rows depend on how many threads share them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_a_training_that_is_killed_ends_bit_for_bit_as_what_was_not(tmp_path: Path) -> None:
     out = tmp_path / "killed"
     script = SCRIPT.format(path=sys.path, out=str(out))

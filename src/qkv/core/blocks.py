@@ -74,7 +74,9 @@ def _open(
         keys, values = k3[heads].mT, v3[heads]
         for rows in (slice(run.start, run.stop) for run in runs(q.shape[-2], height)):
             block = q3[heads, rows]
-            scores = torch.bmm(block, keys, out=scratch[: len(block), : block.shape[1]])
+            whole = block.shape[:2] == scratch.shape[:2]
+            room = scratch if whole else q.new_empty(*block.shape[:2], k.shape[-2])
+            scores = torch.bmm(block, keys, out=room)
             weights = torch.softmax(scores, -1, out=scores)  # in place, as PyTorch's own path does
             torch.bmm(weights, values, out=out3[heads, rows])
     return out
