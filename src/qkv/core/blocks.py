@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.core.mask import Mask
 from qkv.core.mask_parts import Tile, as_bias
-from qkv.core.product import BFLOAT16
+from qkv.core.product import BFLOAT16, learns
 
 ROWS = 512
 """Rows of a block under the fused kernel, and the step in which closed columns are skipped."""
@@ -37,7 +37,7 @@ def attention(
 ) -> Float[Tensor, "batch heads queries d_v"]:
     """softmax(cap(Q Kᵀ · scale) + M) V, explicitly; with gradients each block is recomputed."""
     trained = mask is not None and mask.trainable
-    if torch.is_grad_enabled() and (trained or _wants_gradient(q, k, v)):
+    if (trained and torch.is_grad_enabled()) or learns(q, k, v):
         return _rows_recomputed(q, k, v, mask, batch, scale, softcap, dropout)
     groups = q.shape[1] // k.shape[1]
     q = torch.mul(q, scale, out=q.new_empty(q.shape))
@@ -164,7 +164,7 @@ def faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
         and q.device.type == "cpu"
         and q.shape[-2] * k.shape[-2] >= 128 * 128
         and not torch.compiler.is_compiling()
-        and not (torch.is_grad_enabled() and _wants_gradient(q, k, v))
+        and not learns(q, k, v)
     )
 
 
@@ -216,7 +216,3 @@ def _per_group(tile: Tile, q: Tensor) -> Tile:
     return tile.expand(batch, kv_heads * groups, *tile.shape[-2:]).reshape(
         batch, kv_heads, groups, *tile.shape[-2:]
     )
-
-
-def _wants_gradient(*tensors: Tensor) -> bool:
-    return any(tensor.requires_grad for tensor in tensors)

@@ -42,8 +42,7 @@ def linear(
     written = 0 < rows <= FEW and size >= LARGE and not torch.is_grad_enabled()
     inner = written or rows * size >= MUCH
     if inner and _fit(x, W, b) and plain(x, W, b):
-        trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
-        y: Tensor = _Trained.apply(x, W, b) if trained else _inner(x, W, b)
+        y: Tensor = _Trained.apply(x, W, b) if learns(x, W, b) else _inner(x, W, b)
         return y
     if x.dtype == torch.bfloat16 and not BFLOAT16 and rows > 3 and _widens(x, W, b):
         return _widened(x, W, b)
@@ -99,13 +98,13 @@ def _fit(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
 
 def _widens(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     """Whether bfloat16 is multiplied in float32: in inference alone."""
-    trained = torch.is_grad_enabled() and any(_learns(tensor) for tensor in (x, W, b))
     low = W.dtype == x.dtype and not torch.is_autocast_enabled("cpu")
-    return low and not trained and plain(x, W, b)
+    return low and not learns(x, W, b) and plain(x, W, b)
 
 
-def _learns(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.requires_grad
+def learns(*tensors: Tensor | None) -> bool:
+    """Whether a gradient is to come back to one of them."""
+    return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
 
 
 def plain(*tensors: Tensor | None) -> bool:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from qkv.core.product import BFLOAT16, MUCH, plain
+from qkv.core.product import BFLOAT16, MUCH, learns, plain
 
 SHORT = 4
 """Keys of a short text at most, for each value of a query: 256 where a head has 64."""
@@ -19,8 +19,7 @@ def faster(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
         q.dtype == torch.bfloat16
         and BFLOAT16
-        and torch.is_grad_enabled()
-        and (q.requires_grad or k.requires_grad or v.requires_grad)
+        and learns(q, k, v)
         and q.shape[1] == k.shape[1]
         and k.shape[-2] <= SHORT * q.shape[-1]
         and q.numel() * k.shape[-2] >= MUCH

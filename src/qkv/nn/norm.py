@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from qkv.core.product import plain
+from qkv.core.product import learns, plain
 
 FEW = 32
 """Up to so many rows one call counts more than the numbers that it reads twice."""
@@ -33,7 +33,7 @@ class RMSNorm(nn.RMSNorm):
         n, gain, eps = x.shape[-1], self.weight, self.eps
         if eps is None or gain is None or self.normalized_shape != (n,) or not plain(x, gain):
             return super().forward(x)
-        if torch.is_grad_enabled() and (x.requires_grad or gain.requires_grad):
+        if learns(x, gain):
             if not x.dtype == gain.dtype in EXACT:
                 return super().forward(x)
             y: Tensor = _Trained.apply(x, gain, eps)

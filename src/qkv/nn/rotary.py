@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkv.core.product import plain
+from qkv.core.product import learns, plain
 from qkv.errors import ArgumentError
 
 Layout = Literal["halves", "pairs"]
@@ -115,7 +115,7 @@ class Rotary:
         return self._turn(x, angles)
 
     def _turn(self, x: Tensor, angles: Angles) -> Tensor:
-        if torch.is_grad_enabled() and x.requires_grad and plain(x, angles.cos):
+        if learns(x) and plain(x, angles.cos):
             turned: Tensor = _Turned.apply(x, angles.cos, angles.signed, self._hands())
             return turned
         if self.layout == "halves":
