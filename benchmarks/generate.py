@@ -34,6 +34,7 @@ from benchmarks.pairing import (
     write_json,
 )
 from qkv import load
+from qkv.core.laid import Laid
 from qkv.core.product import linear
 from qkv.models.decoder_only import DecoderOnly
 from qkv.models.llama import LLAMA
@@ -167,6 +168,13 @@ def floor(model: DecoderOnly) -> tuple[str, Callable[[], object]]:
                     return [product(inputs[w.shape[1]], w) for w in weights]
 
             calls[f"{name}, {layout}"] = call
+    parameters, blocks = [torch.nn.Parameter(w, requires_grad=False) for w in rows], Laid()
+
+    def laid() -> list[Tensor]:
+        with torch.inference_mode(), blocks.used():
+            return [linear(inputs[w.shape[1]], w) for w in parameters]
+
+    calls["our linear, blocks"] = laid
     timing = interleave(calls, Pace(seconds=10, least=8, most=12))
     best = min(calls, key=timing.median)
     return best, calls[best]

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from qkv import Mask, MultiHeadAttention
+from qkv.core import laid
 from qkv.errors import ArgumentError, ShapeError
 from qkv.models.reading import place
-from qkv.nn.cache import FIRST, Growing, KeyValueCache, LayerCache, Memory
+from qkv.nn.cache import FIRST, SOON, Growing, KeyValueCache, LayerCache, Memory
 from qkv.nn.layers import DecoderLayer, EncoderLayer
 from qkv.nn.rotary import Rotary
 from qkv.nn.transformer import Decoder
@@ -321,3 +322,22 @@ def test_another_batch_or_number_of_layers_is_refused() -> None:
         tower(drawn(5, 1, WIDTH), cache=cache)
     with pytest.raises(ArgumentError, match="the cache has 2 layers, the decoder 3"):
         tower(drawn(2, 1, WIDTH), cache=KeyValueCache(2))
+
+
+# ---------------------------------------------------------------- quicker products
+
+
+def uses_blocks(cache: KeyValueCache, tokens: int = 1) -> bool:
+    before = laid._USED.get()
+    with cache.quicker(tokens):
+        return laid._USED.get() is not before
+
+
+def test_products_get_quicker_once_many_tokens_came_singly() -> None:
+    cache = KeyValueCache(1)
+    assert [uses_blocks(cache, tokens) for tokens in (50, *[1] * SOON, 7)] == [False] * (SOON + 2)
+    assert [uses_blocks(cache, tokens) for tokens in (1, 3, 1)] == [True, False, True]
+    assert not uses_blocks(KeyValueCache(1))  # each text begins anew
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not uses_blocks(cache)
+    assert laid._USED.get() is None

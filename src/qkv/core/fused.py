@@ -190,7 +190,7 @@ def check(
         each = {"q": q, "k": k} if v is k else {"q": q, "k": k, "v": v}
         said = " and ".join(f"{name} is {tensor.dtype}" for name, tensor in each.items())
         raise ArgumentError(f"{said}; wanted one floating dtype")
-    if min(q.dim(), k.dim(), v.dim()) < 2 or not q.dim() == k.dim() == v.dim():
+    if not q.dim() == k.dim() == v.dim() >= 2:
         raise _misfit(q, k, v, "wanted as many axes for each, (…, heads, tokens, values)")
     if q.shape[-1] != k.shape[-1]:
         raise _misfit(q, k, v, f"d_k of queries and keys differ, {q.shape[-1]} ≠ {k.shape[-1]}")

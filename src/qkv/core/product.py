@@ -8,11 +8,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from qkv.core.laid import FEW, laid, lay
+
 MUCH = 1 << 23
 """From so many products of two numbers on oneDNN's inner product is faster than `F.linear`."""
 
-FEW, LARGE = 8, 1 << 18
-"""And for few rows of many weights, as while text is written: it reads memory faster."""
+LARGE = 1 << 18
+"""And for few rows of so many weights, as while text is written: it reads memory faster."""
 
 BLOCK = 1 << 19
 """Weights of a bfloat16 matrix that are widened at a time: 2 MB in float32, in a core's cache."""
@@ -35,15 +37,20 @@ def linear(
 
     The same numbers as `torch.nn.functional.linear`, up to rounding. On a CPU float32 goes through
     oneDNN's inner product where that is faster: where much is to be multiplied, in training too, or
-    few rows by many weights. In inference rows in bfloat16 are multiplied in float32 where the
-    processor has no products of bfloat16 of its own.
+    few rows by many weights, which may be `Laid` for them. In inference rows in bfloat16 are
+    multiplied in float32 where the processor has no products of bfloat16 of its own.
     """
+    if not torch.compiler.is_compiling() and (blocks := laid(x, W)) is not None and _adds(W, b):
+        return _inner(x, blocks, b)
     rows, size = x.numel() // max(1, x.shape[-1]), W.numel()
     written = 0 < rows <= FEW and size >= LARGE and not torch.is_grad_enabled()
     inner = written or rows * size >= MUCH
     if inner and _fit(x, W, b) and plain(x, W, b):
-        y: Tensor = _Trained.apply(x, W, b) if learns(x, W, b) else _inner(x, W, b)
-        return y
+        if written:
+            lay(W)
+        if x.dtype == torch.float32:
+            y: Tensor = _Trained.apply(x, W, b) if learns(x, W, b) else _inner(x, W, b)
+            return y
     if x.dtype == torch.bfloat16 and not BFLOAT16 and rows > 3 and _widens(x, W, b):
         return _widened(x, W, b)
     return F.linear(x, W, b)
@@ -88,12 +95,17 @@ def _fit(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
     """Whether oneDNN takes them: its errors say little, and it reads a bias as if it lay dense."""
     return (
         _INNER is not None
-        and x.dtype == W.dtype == torch.float32
+        and x.dtype == W.dtype
+        and (x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and BFLOAT16))
         and not torch.is_autocast_enabled("cpu")
         and W.dim() == 2
         and x.shape[-1] == W.shape[1]
-        and (b is None or (b.dtype == W.dtype and b.shape == W.shape[:1] and b.is_contiguous()))
+        and _adds(W, b)
     )
+
+
+def _adds(W: Tensor, b: Tensor | None) -> bool:
+    return b is None or (b.dtype == W.dtype and b.shape == W.shape[:1] and b.is_contiguous())
 
 
 def _widens(x: Tensor, W: Tensor, b: Tensor | None) -> bool:
@@ -109,12 +121,12 @@ def learns(*tensors: Tensor | None) -> bool:
 
 def plain(*tensors: Tensor | None) -> bool:
     """Whether no device, compiler, transform, trace or forward mode has a way of its own."""
+    for one in tensors:
+        if one is None or (type(one) in PLAIN and one.is_cpu and one.layout is torch.strided):
+            continue
+        return False
     return (
-        all(
-            one is None or (type(one) in PLAIN and one.is_cpu and one.layout is torch.strided)
-            for one in tensors
-        )
-        and not torch.compiler.is_compiling()
+        not torch.compiler.is_compiling()
         and not torch._C._is_tracing()
         and forward_ad._current_level < 0
         and torch._C._functorch.peek_interpreter_stack() is None

@@ -111,9 +111,10 @@ class DecoderOnly(LanguageModel):
     ) -> Float[Tensor, "batch vocabulary"]:
         """Read tokens and return the logits of what may follow each row; see `LanguageModel`."""
         at = self._place(ids, lengths, "left", cache)
-        x = self._embed(ids, at)
-        y: Tensor = self.decoder(x, None, at.mask, positions=at.positions, cache=cache)
-        return self.logits(y[:, -1])
+        with cache.quicker(ids.shape[1]):
+            x = self._embed(ids, at)
+            y: Tensor = self.decoder(x, None, at.mask, positions=at.positions, cache=cache)
+            return self.logits(y[:, -1])
 
     def logits(self, x: Float[Tensor, "*batch n_embed"]) -> Float[Tensor, "*batch vocabulary"]:
         """How well each token of the vocabulary fits what stands in a row."""

@@ -167,9 +167,10 @@ class EncoderDecoderModel(LanguageModel):
         """Read tokens and return the logits of what may follow; the cache is what `read` gave."""
         self._check(ids, cache)
         at = place_on(ids, lengths, cache)
-        for state in self._states(ids, at, cache, cache):
-            y = state
-        return self.logits(y[:, -1])
+        with cache.quicker(ids.shape[1]):
+            for state in self._states(ids, at, cache, cache):
+                y = state
+            return self.logits(y[:, -1])
 
     def logits(self, x: Float[Tensor, "*batch n_embed"]) -> Float[Tensor, "*batch vocabulary"]:
         """How well each token of the vocabulary fits what stands in a row."""

@@ -1,16 +1,22 @@
 """Keys and values of what was read: each new token then costs one row, not the whole text."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from qkv.core.laid import Laid
 from qkv.core.mask import Mask
+from qkv.core.product import plain
 from qkv.errors import ArgumentError, ShapeError
 
 FIRST = 64
 """Tokens that a growing cache has room for at first; then it doubles."""
+
+SOON = 16
+"""Single tokens after which laying weights out for more of them is worth its time."""
 
 Pair = tuple[Tensor, Tensor]
 
@@ -210,11 +216,23 @@ class KeyValueCache:
         self.start: Int[Tensor, batch] | None = None
         self.memory: Float[Tensor, "batch keys n_embed"] | None = None
         self.memory_lengths: Int[Tensor, batch] | None = None
+        self._singles, self._laid = 0, Laid()
 
     @property
     def length(self) -> int:
         """Tokens read so far, padding included."""
         return self.layers[0].own.length
+
+    def quicker(self, tokens: int) -> AbstractContextManager[None]:
+        """Return what the next tokens are read in: quicker products, once many came singly.
+
+        For that the weights are laid out a second time (`core.laid`), and kept with this cache.
+        """
+        self._singles += tokens == 1
+        soon = tokens > 1 or self._singles <= SOON
+        if soon or not plain() or torch.is_autocast_enabled("cpu"):
+            return nullcontext()
+        return self._laid.used()
 
     def positions(self, tokens: int, device: torch.device) -> Int[Tensor, "*batch tokens"]:
         """Return the positions of so many new tokens; padding on the left does not count."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -41,7 +40,7 @@ class RMSNorm(nn.RMSNorm):
         if not 0 < x.numel() <= FEW * n:
             return super().forward(x)
         both = torch.cat((x, -x), -1)
-        unit = F.layer_norm(both, (2 * n,), eps=eps).narrow(-1, 0, n)
+        unit = torch.layer_norm(both, (2 * n,), None, None, eps).narrow(-1, 0, n)
         return unit * gain
 
 
