@@ -51,7 +51,7 @@ bench: env
 	$(BIN)/python -m benchmarks.tasks || worst=1; \
 	exit $$worst
 
-# the table of docs/history.md: an hour on two cores; what was stopped goes on
+# the table of docs/history.md: over an hour; what was stopped goes on
 history: env
 	mkdir -p $(OUT)/history
 	$(BIN)/qkv history --out $(OUT)/history --seeds 3 --plot $(OUT)/history/pictures --excel $(OUT)/history/sentence.xlsx

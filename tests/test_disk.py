@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ TOLD = pytest.mark.skipif(
 
 
 def partial_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
+    return path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.partial")
 
 
 @contextmanager
@@ -102,12 +103,13 @@ def test_two_that_write_one_file_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, names = tmp_path / "x", []
-    for number in (41, 43):
-        monkeypatch.setattr(disk.os, "getpid", lambda number=number: number)
+    for process, thread in ((41, 7), (43, 7), (43, 8)):
+        monkeypatch.setattr(disk.os, "getpid", lambda number=process: number)
+        monkeypatch.setattr(disk, "get_ident", lambda number=thread: number)
         with whole(path) as partial:
             partial.write_bytes(b"its own")
         names.append(partial.name)
-    assert names == [".x.41.partial", ".x.43.partial"]
+    assert names == [".x.41-7.partial", ".x.43-7.partial", ".x.43-8.partial"]
 
 
 # What is there already.

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from errno import EACCES, EBADF, EINVAL
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from threading import get_ident
 from typing import TYPE_CHECKING
 
 from qkv.errors import FileError
@@ -40,15 +41,15 @@ def write_whole(path: Path, content: bytes) -> None:
 def whole(path: Path) -> Iterator[Path]:
     """Give a name to write to; what is written there lies under `path` when all is on the disk.
 
-    Behind a link, what it leads to is replaced. The name holds the process's number: two that write
-    one file do not mix.
+    Behind a link, what it leads to is replaced. The name holds the numbers of process and thread:
+    two that write one file do not mix.
 
     Raises:
         FileError: it cannot be written; what lay there before still does.
     """
     try:
         target = _target(path)
-        partial = target.with_name(f".{target.name[:LETTERS]}.{os.getpid()}.partial")
+        partial = target.with_name(f".{target.name[:LETTERS]}.{os.getpid()}-{get_ident()}.partial")
         try:
             yield partial
             if target.exists():
@@ -136,6 +137,11 @@ def settle(path: Path) -> None:
 def cannot_write(path: Path, error: Exception) -> FileError:
     """Return the error that says what could not be written, and why."""
     return FileError(f"{path} cannot be written: {reason(error)}")
+
+
+def cannot_read(path: Path | str, error: Exception) -> FileError:
+    """Return the error that says what could not be read, and why."""
+    return FileError(f"{path} cannot be read: {reason(error)}")
 
 
 def reason(error: Exception) -> str:

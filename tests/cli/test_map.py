@@ -74,7 +74,10 @@ def test_json_is_the_record_as_it_is_documented(qkv, folder):
     [
         (["--model", "nothing"], "there is no model named 'nothing' and no folder of that path"),
         (["--svg", "map.png"], "svg is 'map.png'; wanted a name that ends in .svg"),
-        (["--svg", "no/such/map.svg"], "cannot write no/such/map.svg: there is no folder no/such"),
+        (
+            ["--svg", "no/such/map.svg"],
+            "no/such/map.svg cannot be written: there is no folder no/such",
+        ),
     ],
 )
 def test_what_cannot_be_meant_ends_with_2_and_one_message(qkv, arguments, message):

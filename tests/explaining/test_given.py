@@ -250,7 +250,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path):
         ("list.json", b"[1]", r"holds a list; wanted a dict; wanted \{"),
         ("deep.json", b"[" * 100_000, "is not JSON"),
         ("long.json", b'{"encodings": [[' + b"9" * 5000 + b"]]}", "is not JSON"),
-        ("absent.xlsx", None, "cannot read"),
+        ("absent.xlsx", None, "cannot be read"),
         ("broken.xlsx", b"PK", "is not a workbook"),
     ],
 )

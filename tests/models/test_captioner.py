@@ -236,6 +236,9 @@ def test_pictures_come_as_arrays_tensors_and_files(model: Captioner, tmp_path: P
                   str(tmp_path / "pictures.npy")):  # fmt: skip
         assert [one.ids for one in model.caption(given)] == wanted
     assert [one.ids for one in model.caption(pictures[2])] == wanted[2:3]
+    np.save(tmp_path / "turned.npy", shares.astype(">f4"))
+    for given in (shares[:, ::-1][:, ::-1], shares.astype(">f8"), tmp_path / "turned.npy"):
+        assert [one.ids for one in model.caption(given)] == wanted
 
 
 @pytest.mark.usefixtures("as_shipped")
@@ -278,8 +281,10 @@ def test_files_that_hold_no_pictures_are_refused(model: Captioner, tmp_path: Pat
     np.save(tmp_path / "texts.npy", np.array(["a", "b"]))
     (tmp_path / "junk.npy").write_bytes(b"junk")
     (tmp_path / "empty.npy").touch()
+    (tmp_path / "cut.npy").write_bytes(b"PK\x03\x04 and no more")
     np.savez(tmp_path / "several.npz", np.zeros(3))
-    for name in ("objects.npy", "texts.npy", "junk.npy", "empty.npy", "several.npz", "no.npy"):
+    bad = ("cut.npy", "objects.npy", "texts.npy", "junk.npy", "empty.npy", "several.npz", "no.npy")
+    for name in bad:
         with pytest.raises(FileError, match=f"{name} (cannot be read|holds no numbers)"):
             model.caption(tmp_path / name)
 

@@ -1,6 +1,8 @@
 """Read in steps through a cache or whole: the same numbers."""
 
+import pickle
 from collections.abc import Iterable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from qkv import Mask, MultiHeadAttention
 from qkv.core import laid
+from qkv.core.product import linear
 from qkv.errors import ArgumentError, ShapeError
 from qkv.models.reading import place
 from qkv.nn.cache import FIRST, SOON, Growing, KeyValueCache, LayerCache, Memory
@@ -341,3 +344,20 @@ def test_products_get_quicker_once_many_tokens_came_singly() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert not uses_blocks(cache)
     assert laid._USED.get() is None
+
+
+def test_a_cache_that_begins_anew_or_is_copied_lays_weights_out_anew() -> None:
+    cache = KeyValueCache(1)
+    for _ in range(SOON + 1):
+        cache.quicker(1)
+    W = nn.Parameter(torch.randn(600, 512), requires_grad=False)
+    with torch.no_grad(), cache.quicker(1):
+        linear(torch.randn(1, 512), W)
+    assert cache._laid.blocks
+    other = deepcopy(cache)
+    assert uses_blocks(other)
+    assert not other._laid.blocks
+    assert not pickle.loads(pickle.dumps(cache))._laid.blocks
+    cache.cut(0)
+    assert not cache._laid.blocks
+    assert not uses_blocks(cache)

@@ -11,6 +11,8 @@ from torch import nn
 from qkv import MultiHeadAttention
 from qkv.core import blocks, short
 from qkv.errors import ArgumentError, RecordingError
+from qkv.nn.cache import KeyValueCache
+from qkv.nn.transformer import Decoder
 from qkv.recording.calls.call import Call
 from qkv.recording.watching import watch
 from tests.recording import small
@@ -196,11 +198,34 @@ def test_what_is_written_into_after_the_block_is_refused(
             torch.softmax(q @ k.mT / 2 + mask, -1) @ v
     call = next(iter(seen))
     assert call.error_eps < 16
+    assert call.weights.shape == (2, 2, 5, 5)
     with torch.no_grad():
         {"q": q, "v": v, "mask": mask}[what].zero_()
-    with pytest.raises(RecordingError, match=f"{what}.* was written into after the block"):
-        _ = call.operands
+    for name in ("operands", "weights", "form", "mask", "scale", "blocking", "error"):
+        with pytest.raises(RecordingError, match=f"{what}.* was written into after the block"):
+            getattr(call, name)  # asked for before or not
     assert "written into after the block" in repr(seen)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_cache_that_is_written_on_after_the_block_is_refused_in_every_step(asked: bool) -> None:
+    torch.manual_seed(2)
+    decoder = Decoder(1, 24, 3, cross=False, norm_first=True).eval()
+    cache, x = KeyValueCache(1, most=20), torch.randn(1, 12, 24)
+    with torch.no_grad(), watch(decoder) as seen:
+        for step in (x[:, :8], x[:, 8:9], x[:, 9:10]):
+            decoder(step, cache=cache)
+    path = "layers.0.attention"
+    if asked:
+        assert [call.error_eps < 16 for call in (*seen, seen[path])] == [True] * 4
+    with torch.no_grad():
+        cache.cut(5)
+        decoder(x[:, 5:9] + 1, cache=cache)
+    with pytest.raises(RecordingError, match="written into after the block"):
+        _ = seen[path].weights
+    for call in seen:
+        with pytest.raises(RecordingError, match="written into after the block"):
+            _ = call.weights
 
 
 def test_what_is_written_into_within_the_block_is_recorded_as_it_was() -> None:

@@ -237,6 +237,16 @@ def test_an_environment_that_only_looks_like_torchruns_is_refused(
         pass
 
 
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT"])
+@pytest.mark.parametrize("said", ["", "two", "-1", "1.5"])
+def test_what_torchrun_would_not_say_is_named(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, said)
+    with pytest.raises(ArgumentError, match=f"{name} is {said!r} in the environment"), world():
+        pass
+
+
 def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -125,6 +125,14 @@ def test_what_torchrun_starts_again_goes_on_by_itself_or_begins(tmp_path: Path) 
         TrainingFolder(tmp_path / "new", again).open(SmallTask(), settings(seed=4), resume=False)
 
 
+def test_what_torchrun_starts_again_with_resume_begins_nothing_in_a_wrong_folder(
+    tmp_path: Path,
+) -> None:
+    for world in (World(launch="a"), World(restarted=True, launch="a")):
+        with pytest.raises(FileError, match=r"holds no training\.json: there is nothing to go on"):
+            TrainingFolder(tmp_path / "typo", world).open(SmallTask(), settings(), resume=True)
+
+
 def test_what_another_run_of_torchrun_began_is_refused_at_every_start(tmp_path: Path) -> None:
     TrainingFolder(tmp_path, World(launch="a")).open(SmallTask(), settings(), resume=False)
     for other in (World(launch="b"), World(launch="b", restarted=True), World(launch="a")):

@@ -18,6 +18,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("learning_rate", float("inf"), "a number above 0"),
     ("final_share", 1.1, "a number from 0 to 1"),
     ("warmup", -1, "a whole number, 0 or more"),
+    ("weight_decay", 10**400, "a number, 0 or more"),
     ("weight_decay", -0.1, "a number, 0 or more"),
     ("betas", (0.9,), "two numbers, from 0 to below 1"),
     ("betas", (0.9, 1.0), "two numbers, from 0 to below 1"),

@@ -21,8 +21,8 @@ def check_target(name: str, path: Path, suffix: str) -> None:
     if path.suffix.lower() != suffix:
         raise ArgumentError(f"{name} is {str(path)!r}; wanted a name that ends in {suffix}")
     if not os.path.isdir(path.parent):
-        raise FileError(f"cannot write {path}: there is no folder {path.parent}")
+        raise FileError(f"{path} cannot be written: there is no folder {path.parent}")
     if os.path.isdir(path):
-        raise FileError(f"cannot write {path}: it is a folder")
+        raise FileError(f"{path} cannot be written: it is a folder")
     if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
-        raise FileError(f"cannot write {path}: there is no permission to")
+        raise FileError(f"{path} cannot be written: there is no permission to")

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
+from qkv.disk import cannot_read
 from qkv.errors import ArgumentError, FileError
 
 STDIN = "-"
@@ -54,8 +55,7 @@ def from_file(path: Path) -> str:
     except FileNotFoundError as error:
         raise FileError(f"{path} is not there; wanted a file of text") from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"{path} cannot be read: {reason}") from error
+        raise cannot_read(path, error) from error
     return _decoded(content, str(path))
 
 
@@ -68,7 +68,7 @@ def from_stdin() -> str:
     except OSError as error:
         if isinstance(error, FileError):
             raise
-        raise FileError(f"stdin cannot be read: {error.strerror}") from error
+        raise cannot_read("stdin", error) from error
 
 
 def _decoded(content: bytes, name: str) -> str:

@@ -160,7 +160,7 @@ def _checked(out: Path | None) -> Path:
     if not os.path.isdir(above):
         raise FileError(f"out is {str(out)!r}, but {above} is a file; wanted a folder")
     if not os.access(above, os.W_OK):
-        raise FileError(f"cannot write to {out}: there is no permission to")
+        raise FileError(f"{out} cannot be written to: there is no permission to")
     return out
 
 

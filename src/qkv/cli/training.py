@@ -100,7 +100,8 @@ def _said(error: Exception) -> QkvError | None:
 
 def _rank() -> int:
     """Which of the processes that torchrun started this is; they may not have joined yet."""
-    return int(os.environ.get("RANK", "0"))
+    said = os.environ.get("RANK", "0")
+    return int(said) if said.isdecimal() else 0
 
 
 def _waiting(what: str) -> AbstractContextManager[None]:

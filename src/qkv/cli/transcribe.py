@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qkv.disk import cannot_read
 from qkv.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _sound(file: Path) -> "Sound":
     except FileNotFoundError as error:
         raise FileError(f"{file} is not there; wanted a recording, a .wav file") from error
     except OSError as error:
-        raise FileError(f"{file} cannot be read: {error.strerror}") from error
+        raise cannot_read(file, error) from error
     with waiting("reading the recording"):
         from qkv.models.hearing.sound import read_wav
 

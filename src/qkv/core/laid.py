@@ -29,7 +29,12 @@ class Laid:
     def __init__(self) -> None:
         """Nothing is laid out yet."""
         self.blocks: dict[int, tuple[Tensor, Tensor]] = {}
+        self._rows: dict[int, Tensor] = {}
         self._room = MOST
+
+    def __reduce__(self) -> tuple[type["Laid"], tuple[()]]:
+        """A copy lays its own out: blocks can be neither copied nor stored."""
+        return Laid, ()
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -44,7 +49,13 @@ class Laid:
         """Lay a parameter out, if there is room; views are new ones every time, and left out."""
         if type(W) is nn.Parameter and W.nbytes <= self._room and _LAY is not None:
             self._room -= W.nbytes
-            self.blocks[id(W)] = W, _LAY(W.detach(), FEW)  # W is kept, so that its id is
+            blocks = _LAY(W.detach(), FEW)
+            self.blocks[id(W)] = W, blocks  # both are kept, so that their ids are
+            self._rows[id(blocks)] = W
+
+    def rows(self, blocks: Tensor) -> Tensor | None:
+        """Return the parameter that was laid out so."""
+        return self._rows.get(id(blocks))
 
 
 _USED: ContextVar[Laid | None] = ContextVar("used", default=None)
@@ -54,6 +65,11 @@ def lay(W: Tensor) -> None:
     """Lay a matrix out for the next products, where blocks are in use."""
     if (used := _USED.get()) is not None:
         used.add(W)
+
+
+def rows(blocks: Tensor) -> Tensor | None:
+    """Return the parameter whose blocks are in use, for those who watch a product."""
+    return None if (used := _USED.get()) is None else used.rows(blocks)
 
 
 def laid(x: Tensor, W: Tensor) -> Tensor | None:

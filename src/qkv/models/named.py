@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 
+from qkv.disk import reason
 from qkv.errors import ArgumentError, FileError, MissingPackageError
 from qkv.models.hub import PICKLES, fetch
 
@@ -108,7 +109,7 @@ def find(name_or_path: str | PathLike[str]) -> Path:
             return path
         is_file = path.is_file()
     except OSError as error:
-        raise FileError(f"{path} cannot be looked into: {error.strerror}") from error
+        raise FileError(f"{path} cannot be looked into: {reason(error)}") from error
     if is_file:
         return _file(path)
     on_hub = isinstance(name_or_path, str) and HUB_NAME.fullmatch(name_or_path)

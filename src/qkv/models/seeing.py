@@ -11,6 +11,7 @@ from jaxtyping import Float, Num
 from torch import Tensor, nn
 
 from qkv.core.positions import waves
+from qkv.disk import cannot_read
 from qkv.errors import ArgumentError, FileError, ShapeError
 from qkv.nn.attending import positive
 
@@ -96,6 +97,8 @@ def side_by_side(
         FileError: a file that cannot be read.
     """
     given = _read(Path(pictures)) if isinstance(pictures, str | PathLike) else pictures
+    if isinstance(given, np.ndarray):  # of any strides and any order of bytes
+        given = np.ascontiguousarray(given, given.dtype.newbyteorder("="))
     seen = torch.as_tensor(given, device=device)
     if seen.dim() not in {2, 3} or tuple(seen.shape[-2:]) != (size, size) or not len(seen):
         raise ShapeError(
@@ -117,9 +120,12 @@ def _shares(seen: Tensor) -> bool:
 def _read(path: Path) -> Num[np.ndarray, "*axes"]:
     """Read a .npy file that holds numbers and nothing else."""
     try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with path.open("rb") as file:
+            found = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (ValueError, EOFError) as error:
         raise FileError(f"{path} cannot be read as a .npy file: {error}") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "uif":
+    if found.dtype.kind not in "uif":
         raise FileError(f"{path} holds no numbers; wanted a .npy file of pictures")
     return found

@@ -263,6 +263,8 @@ class KeyValueCache:
         """
         for layer in self.layers:
             layer.own.cut(length)
+        if not length:  # nothing is left of the weights as they were
+            self._singles, self._laid = 0, Laid()
 
     @property
     def memory_mask(self) -> Mask | None:

@@ -16,6 +16,7 @@ from openpyxl.utils.cell import range_boundaries
 
 from qkv.core.operations import BLOCKED
 from qkv.core.recompute import Array
+from qkv.disk import cannot_read
 from qkv.errors import FileError
 from qkv.show.about import CONSTANT, TABLE, TRANSPOSED
 from qkv.show.sheets import LABELS
@@ -68,7 +69,7 @@ def _contents(source: Path) -> tuple[list[tuple[str, str, str, str]], dict[str, 
     try:
         data = source.read_bytes()
     except OSError as error:
-        raise FileError(f"cannot read {source}: {error.strerror or error}") from error
+        raise cannot_read(source, error) from error
     book = load_workbook(BytesIO(data), read_only=True, data_only=True)
     try:
         table = _table(source, _rows(book, source, "about"))

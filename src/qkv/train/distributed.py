@@ -240,9 +240,9 @@ def world() -> Iterator[World]:
         ArgumentError: more processes on this machine than GPUs, or an environment that only looks
             like torchrun's.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    device = _device(int(os.environ.get("LOCAL_RANK", "0")))
+    size = _number("WORLD_SIZE", 1)
+    restarts = _number("TORCHELASTIC_RESTART_COUNT", 0)
+    device = _device(_number("LOCAL_RANK", 0))
     if size == 1:
         yield World(device=device, restarted=restarts > 0, launch=_launch())
         return
@@ -300,6 +300,19 @@ def _store() -> TCPStore | None:
     if known.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     return TCPStore(known["MASTER_ADDR"], int(known["MASTER_PORT"]), is_master=False)
+
+
+def _number(name: str, otherwise: int) -> int:
+    """Return a number that torchrun has put into the environment."""
+    said = os.environ.get(name)
+    if said is None:
+        return otherwise
+    if not said.isdecimal():
+        raise ArgumentError(
+            f"{name} is {said!r} in the environment; wanted a whole number, as torchrun says it, "
+            f"or no such variable for a single process"
+        )
+    return int(said)
 
 
 def _launch() -> str | None:

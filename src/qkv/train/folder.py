@@ -73,7 +73,7 @@ class TrainingFolder:
                 _compare(before, self._record)
                 _sweep(self.path)
                 return True
-        if resume and not restarted:
+        if resume:
             raise FileError(f"{self.path} holds no {RECORD}: there is nothing to go on with")
         if self.path.is_dir() and not _empty(self.path):
             instead = "give another folder" + (", or --resume" if there.exists() else "")

@@ -1,6 +1,7 @@
 """How a model is trained, whatever it learns: one frozen record, checked before anything runs."""
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -77,7 +78,9 @@ def _whole(least: int) -> Callable[[Any], bool]:
 
 def _number(least: float, most: float) -> Callable[[Any], bool]:
     return lambda value: (
-        isinstance(value, int | float) and math.isfinite(value) and least <= value <= most
+        isinstance(value, int | float)
+        and abs(value) <= sys.float_info.max
+        and least <= value <= most
     )
 
 

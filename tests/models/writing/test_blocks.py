@@ -12,7 +12,7 @@ from qkv.nn.cache import SOON
 from tests.models import writers
 from tests.models.writers import prompts
 
-TOKENS = SOON + 14
+PROMPT, TOKENS = 3, SOON + 17
 DTYPES = [
     torch.float32,
     pytest.param(
@@ -31,11 +31,12 @@ def model(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def steps(model: Any, tokens: torch.Tensor) -> list[torch.Tensor]:
-    """Logits after each column of tokens, read one by one."""
+    """Logits after a prompt, and after each of the tokens behind it, read one by one."""
     cache = model.new_cache()
     if hasattr(model, "read"):
         cache = model.read(torch.tensor(prompts([9] * len(tokens), 5)))
-    return [model.next(column[:, None], cache) for column in tokens.unbind(1)]
+    parts = tokens.split([PROMPT, *[1] * (tokens.shape[1] - PROMPT)], 1)
+    return [model.next(part, cache) for part in parts]
 
 
 @pytest.mark.usefixtures("as_shipped")
@@ -75,3 +76,23 @@ def test_another_text_reads_weights_that_changed_meanwhile(model: Any) -> None:
         for parameter in model.parameters():
             parameter.mul_(1.5)
     assert not torch.allclose(steps(model, tokens)[-1], before[-1], rtol=1e-2)
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_a_watch_sees_as_much_as_without_blocks(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.float()
+    tokens = torch.randint(5, 90, (2, TOKENS))
+
+    def told() -> list[tuple[str | None, str, bool]]:
+        with qkv.watch(model) as seen:
+            steps(model, tokens)
+        joined = [seen[path] for path in dict.fromkeys(call.path for call in seen)]
+        calls = (*seen, *joined)
+        return [(call.path, call.kind, call.contributions(1).projected) for call in calls]
+
+    with_blocks = told()
+    monkeypatch.setattr(laid, "MOST", 0)
+    assert with_blocks == told()
+    assert [one for one in with_blocks if not one[2] or one[1] == "unknown"] == []

@@ -20,7 +20,7 @@ def test_each_head_has_its_own_row_again() -> None:
         (scores[0], Operation("add", lambda: by_head.reshape(3, 2, 3, 7))),
     )
     assert is_folded(folded, 6)
-    again = unfolded(folded)
+    again = unfolded(folded, None)
     assert torch.equal(again.q, q)
     everything = range(1), range(7)
     assert torch.equal(Program.of(again).tile(*everything), Program.of(plain).tile(*everything))

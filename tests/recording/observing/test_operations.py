@@ -112,6 +112,25 @@ def test_a_softmax_is_known_however_it_is_written(how: str) -> None:
     assert_nothing_changed(observed)
 
 
+FAULTY: dict[str, Callable[[Tensor], Tensor]] = {
+    "the maximum of another row": lambda x: (x - x.max(-1).values).softmax(-1),
+    "the maximum of a column": lambda x: (x - x.amax(-2, keepdim=True)).softmax(-1),
+    "the logsumexp of another row": lambda x: (x - torch.logsumexp(x, -1)).exp(),
+    "the sum of another row": lambda x: x.exp() / x.exp().sum(-1),
+}
+
+
+@pytest.mark.parametrize("how", FAULTY)
+def test_a_row_that_meets_what_is_anothers_is_no_plain_softmax(how: str) -> None:
+    q, k, v = torch.randn(3, QUERIES, D_K)  # as many queries as keys: PyTorch says nothing
+    observed = observe(lambda: FAULTY[how](q @ k.mT) @ v)
+    if observed.calls:  # what was done is told
+        assert [operation.kind for operation in observed.only.scores] == ["add"]
+        assert_explains_its_output(observed.only)
+    else:
+        assert observed.misses.text()
+
+
 AFTER: dict[str, tuple[Callable[[Tensor], Tensor], list[str]]] = {
     "a fill": (lambda w: w.masked_fill(HIDDEN, 0.0), ["fill"]),
     "a choice": (lambda w: torch.where(HIDDEN, 0.0, w), ["fill"]),

@@ -560,7 +560,7 @@ class TestBadLines:
     def test_a_missing_table_is_named(self, tmp_path: Path) -> None:
         folder = self._copy(tmp_path)
         (folder / "verbs.txt").unlink()
-        with pytest.raises(FileError, match=r"verbs\.txt: cannot be read: No such file"):
+        with pytest.raises(FileError, match=r"verbs\.txt cannot be read: No such file"):
             PhraseBook.read(folder)
 
     def test_bytes_that_are_no_text_are_named_by_their_line(self, tmp_path: Path) -> None:

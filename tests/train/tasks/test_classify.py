@@ -243,6 +243,9 @@ def test_what_cannot_be_learnt_from_is_refused(file, tmp_path, encoder):
     one.write_text("a\tgood\nb\tgood\nc\tbad\nd\tso so\n")
     with pytest.raises(ArgumentError, match="of 'bad', 'so so' there is one text each"):
         Classify.open((str(one),))
+    one.write_text("buy now\tspam\n" * 3 + "".join(f"text {i}\tham\n" for i in range(9)))
+    with pytest.raises(ArgumentError, match="of 'spam' nothing is left to train on"):
+        Classify.open((str(one),))
     with pytest.raises((ModelError, FileError), match="no model named 'nobody'"):
         Classify.open((file,), model="nobody")
 

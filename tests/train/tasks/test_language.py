@@ -236,6 +236,16 @@ def test_what_cannot_be_meant_is_refused(
         Language.open([str(prose)], **{"vocabulary": 300, **SIZES, **options})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("tokens", ["bytes", "bpe"])
+@pytest.mark.parametrize("context", [1, 2, 4])
+def test_samples_begin_with_what_a_short_context_holds(
+    tokens: str, context: int, prose: Path
+) -> None:
+    sizes = SIZES | {"context": context}
+    task = Language.open([str(prose)], tokens=tokens, vocabulary=300, **sizes)
+    assert task.samples(task.model().eval())
+
+
 def test_empty_and_absent_files_are_refused(tmp_path: Path) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("")

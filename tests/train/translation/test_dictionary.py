@@ -94,3 +94,10 @@ def test_long_sentences_and_more_than_enough_are_not_read(pairs, monkeypatch):
 
 def test_no_pairs_make_an_empty_dictionary():
     assert learnt([]) == {}
+
+
+def test_a_translation_without_words_teaches_nothing():
+    wordless = TextPair("wow", "")
+    assert learnt([wordless]) == {}
+    assert learnt([wordless, TextPair("red", "rojo")]) == learnt([TextPair("red", "rojo")])
+    Dictionary.of(corpus([TextPair("Wow!", "!!!"), TextPair("red", "rojo")], {}))

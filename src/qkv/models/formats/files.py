@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from qkv.disk import cannot_read
 from qkv.errors import FileError
 from qkv.models.text.tokenizer import Tokenizer
 
@@ -78,7 +79,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     except FileNotFoundError as error:
         raise FileError(f"{path} is not there; wanted a model folder with {path.name}") from error
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, kind):

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkv.disk import cannot_read
 from qkv.errors import ArgumentError, FileError
 
 PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
@@ -114,7 +115,7 @@ def read_wav(path: str | PathLike[str]) -> Sound:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise FileError(f"{path} cannot be read: {error.strerror}") from error
+        raise cannot_read(path, error) from error
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         raise FileError(f"{path} is no wav: it begins with {content[:12]!r}, wanted RIFF and WAVE")
     form = data = None

@@ -17,6 +17,7 @@ import tokenizers
 from tokenizers import Regex, pre_tokenizers
 from tokenizers.models import Unigram
 
+from qkv.disk import cannot_read
 from qkv.errors import FileError
 
 SPACE = "▁"
@@ -117,7 +118,7 @@ class SentencePiece:
         try:
             return _model(memoryview(path.read_bytes()))
         except OSError as error:
-            raise FileError(f"{path} cannot be read: {error.strerror}") from error
+            raise cannot_read(path, error) from error
         except (ValueError, struct.error) as error:
             raise FileError(f"{path} is no SentencePiece model: {error}") from error
 

@@ -25,7 +25,7 @@ from qkv.recording.calls.weighing import distance, tilted, weights_of
 from qkv.weights.matrix import Weights
 from qkv.weights.summary import Summary
 
-LAID_OUT = ("_laid_out", "form", "weights", "error")
+LAID_OUT = ("_laid_out", "_form", "_weights", "_error")
 """What is worked out when it is first asked for, and again after the tensors moved."""
 
 
@@ -68,9 +68,13 @@ class Call:
         source = self._source
         self.release(lambda: change(source()))
 
-    def close(self) -> None:
-        """Take down what its tensors are now: after the block nobody sees what is written."""
-        self._versions = Versions(self.operands)
+    def close(self, like: "Call | None" = None) -> None:
+        """Take down what its tensors are now: after the block nobody sees what is written.
+
+        Args:
+            like: the call whose tensors it reads, where that is another one.
+        """
+        self._versions = Versions(self.operands) if like is None else like._versions
 
     @property
     def operands(self) -> Operands:
@@ -79,9 +83,13 @@ class Call:
         Raises:
             RecordingError: one of its tensors was written into after the block.
         """
+        self._check()
+        return self._laid_out
+
+    def _check(self) -> None:
+        """Refuse to answer from tensors that are no longer what ran."""
         if self._versions is not None:
             self._versions.check(self.path or f"{self.file}:{self.line}")
-        return self._laid_out
 
     @cached_property
     def _laid_out(self) -> Operands:
@@ -150,10 +158,15 @@ class Call:
         """Logits beside those of the keys, which took weight and gave nothing (GPT-OSS)."""
         return None if self.operands.sinks is None else self.operands.sinks()
 
-    @cached_property
-    @undisturbed()
+    @property
     def form(self) -> Form:
         """softmax(cap(Q Kᵀ · scale) + M), as far as what the model did is that."""
+        self._check()
+        return self._form
+
+    @cached_property
+    @undisturbed()
+    def _form(self) -> Form:
         return form_of(self.operands, self.readings)
 
     @property
@@ -177,8 +190,7 @@ class Call:
         """What the mask hides, in numbers and in words."""
         return Blocking.of(self.form.mask, *self.shape[-2:])
 
-    @cached_property
-    @undisturbed()
+    @property
     def weights(self) -> Weights:
         """The attention matrix, never formed: softmax of the scores, before dropout.
 
@@ -191,10 +203,15 @@ class Call:
         Raises:
             RecordingError: what entered the second product were no weights.
         """
-        return weights_of(self.operands, self.form)
+        self._check()
+        return self._weights
 
     @cached_property
     @undisturbed()
+    def _weights(self) -> Weights:
+        return weights_of(self.operands, self.form)
+
+    @property
     def error(self) -> float:
         """max |weights · V − output| in units of the largest |output|.
 
@@ -203,6 +220,12 @@ class Call:
         were multiplied by after the softmax. NaN where a fused operation dropped weights and
         keeps to itself which; ∞ where one of the two is not a number and the other is.
         """
+        self._check()
+        return self._error
+
+    @cached_property
+    @undisturbed()
+    def _error(self) -> float:
         if self.dropout and self.operands.noise is None:
             return float("nan")
         return distance(self.operands, self.weights)
@@ -210,7 +233,7 @@ class Call:
     @property
     def known_error_eps(self) -> float:
         """`error_eps`, where the error was asked for before; else 0."""
-        error: float | None = self.__dict__.get("error")
+        error: float | None = self.__dict__.get("_error")
         return 0.0 if error is None else error / torch.finfo(self._laid_out.output.dtype).eps
 
     @property

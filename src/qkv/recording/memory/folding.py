@@ -20,8 +20,13 @@ def is_folded(operands: Operands, heads: int) -> bool:
     return kv_heads == operands.k.shape[1] < heads and kv_heads * rows == heads
 
 
-def unfolded(operands: Operands) -> Operands:
-    """Return the same call with each head on its own: (batch, heads, 1, …)."""
+def unfolded(operands: Operands, projection: Lazy | None) -> Operands:
+    """Return the same call with each head on its own: (batch, heads, 1, …).
+
+    Args:
+        operands: with heads among the rows.
+        projection: of all the heads, as a call before knows it.
+    """
     kv_heads, rows = operands.q.shape[1:3]
     return replace(
         operands,
@@ -31,6 +36,7 @@ def unfolded(operands: Operands) -> Operands:
         after=_operations(operands.after, kv_heads, rows),
         sinks=_lazily(operands.sinks, kv_heads, rows),
         noise=_lazily(operands.noise, kv_heads, rows),
+        projection=projection,
     )
 
 

@@ -109,7 +109,15 @@ class Generation:
             first = self.calls[0]
             self._joined = Call(first.place, first.run, self._operands)
             self._joined.index, self._joined.readings = first.index, first.readings
+            self._joined.close(self.last)
         return self._joined
+
+    def close(self) -> None:
+        """Have its calls know their tensors as they are now, at the end of the block."""
+        self.last.close()
+        for call in self.calls[:-1]:
+            call.close(self.last)
+        self._joined = None
 
     @property
     def apart(self) -> str | None:
@@ -153,7 +161,9 @@ class Generation:
         """Say how a call continues this generation, or why not; None where it is no step."""
         before = self.last.operands
         if is_folded(call.operands, before.q.shape[1]):
-            call.revise(unfolded)
+            part = before.projection and before.projection()
+            projection = None if part is None else partial(_itself, part)
+            call.revise(partial(unfolded, projection=projection))
         return continuation(before, call.operands, self.used, not self.steps)
 
     def whole(self) -> tuple[Float[Tensor, "b h keys d_k"], Float[Tensor, "b h keys d_v"]]:

@@ -108,7 +108,7 @@ class Keeping:
         with undisturbed():
             for generation in self.joining.of(self.calls):
                 with suppress(Exception):  # what has no layout says so when it is asked for
-                    generation.last.close()
+                    generation.close()
 
     def _take(self, call: Call) -> None:
         call.index, call.readings = self._count(call), self.readings

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.core.laid import rows
 from qkv.recording.observing.matching import Matcher
 from qkv.recording.observing.nodes import Kind, Node, Step
 from qkv.recording.observing.operations import HANDLERS, followed, handles, known
@@ -35,7 +36,9 @@ def _product_added(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
 def _linear(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     """oneDNN's inner product: X Wᵀ + b, of any number of axes."""
     x, W, b = args[:3]
-    if W.layout is not torch.strided:  # packed for oneDNN: only what it read can be told
+    if W.layout is not torch.strided:
+        W = rows(W)
+    if W is None:  # packed by somebody else: only what it read can be told
         m.provenance.node(out).source = m.provenance.node(x).mark
         return
     m.provenance.node(x)  # views that are taken here do not know their base
@@ -44,8 +47,13 @@ def _linear(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     m.product(x.flatten(0, -2), W.mT, out.flatten(0, -2), steps, of_right=of_W)
 
 
+def _laid_out(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
+    """A parameter's blocks: what is multiplied by them says so, in `_linear`."""
+
+
 if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
     HANDLERS[torch.ops.mkldnn._linear_pointwise.default] = _linear
+    HANDLERS[torch.ops.mkldnn._reorder_linear_weight.default] = _laid_out
 
 
 @handles("_softmax.default")

@@ -159,7 +159,7 @@ class Matcher:
 
     def _trace(self, softmax: Softmax) -> None:
         """Walk from a softmax back to its product."""
-        node, steps = softmax.input, list[tuple[Step, Node]]()
+        node, steps, viewed = softmax.input, list[tuple[Step, Node]](), False
         while node.product is None:
             if node.operands is not None:
                 node.begin(*(self._kept(cell).tensor for cell in node.operands[:2]))
@@ -172,12 +172,15 @@ class Matcher:
                 softmax.sinks, softmax.input = node, node.parents[0]
             elif node.kind == "unknown":
                 raise UnclearError(node.reason)
+            elif node.kind == "shifted" and not viewed and node.dim != softmax.dim:
+                raise UnclearError("a maximum of another axis than the softmax's was taken off")
             elif node.kind not in PASSED:
                 raise UnclearError(
                     f"{node.kind} stands between it and a product"
                     if node.parents
                     else "its input does not come from a product"
                 )
+            viewed = viewed or node.kind == "view"
             node = node.parents[0]
         softmax.first = node
         softmax.steps = [(step, node) for step in node.product.added] + steps[::-1]

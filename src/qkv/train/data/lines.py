@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from qkv.disk import cannot_read
 from qkv.errors import FileError
 from qkv.train.data.faults import Faults
 
@@ -64,8 +65,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     except FileError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"{path} cannot be read: {reason}") from error
+        raise cannot_read(path, error) from error
 
 
 def _skip(file: BinaryIO) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from qkv.disk import cannot_read
 from qkv.errors import ArgumentError, FileError
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ def read_rows(
         at = file.read_bytes()[: error.start].count(b"\n") + 1
         raise FileError(f"{file}:{at}: byte {error.start} is not UTF-8 text") from error
     except OSError as error:
-        raise FileError(f"{file}: cannot be read: {error.strerror}") from error
+        raise cannot_read(file, error) from error
     found = []
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -296,11 +296,21 @@ def _split(texts: Sequence[LabelledText], seed: int) -> tuple[Examples, Examples
     """Return what is trained on and what is held out: of each label a fifth, of no text a copy.
 
     Capital letters and blanks make no other text.
+
+    Raises:
+        ArgumentError: nothing is left of a label to train on.
     """
     alike = _numbers(" ".join(text.casefold().split()) for text, _ in texts)
-    return held_out(
+    training, apart = held_out(
         len(texts), HELD_OUT, seed, alike=alike, strata=_numbers(label for _, label in texts)
     )
+    labels, left = {label for _, label in texts}, {texts[i].label for i in training}
+    if gone := sorted(labels - left):
+        raise ArgumentError(
+            f"of {', '.join(map(repr, gone[:20]))} nothing is left to train on, since copies of a "
+            f"text are held out together; wanted more different texts of every label"
+        )
+    return training, apart
 
 
 def _numbers(texts: Iterable[str]) -> list[int]:

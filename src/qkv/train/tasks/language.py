@@ -256,7 +256,11 @@ class Language(Task[Windows]):
         place = self.held_out.tokens * number // SHOWN
         ids = self.held_out.window(place, min(32, self.held_out.tokens - place)).tolist()
         text = self.tokenizer.decode(ids)
-        return " ".join(text.split()[1:4]) or text.strip()[:10] or "The"
+        beginning = " ".join(text.split()[1:4]) or text.strip()[:10] or "The"
+        return beginning if self._reads(beginning) else "The"[: self.context]
+
+    def _reads(self, text: str) -> bool:
+        return len(self.tokenizer(text).ids) < self.context
 
 
 def _check(context: int, layers: int, width: int, heads: int) -> None:

@@ -124,7 +124,7 @@ class Words(Task[WordBatch]):
             data: names of built-in books, "books" for all of them, and paths of texts; the books
                 by default.
             seed: of what is held out.
-            context: words before, that are looked at: 1, or 4.
+            context: words before, that are looked at: 1 to 16. Samples show two orders of 4.
             positions: whether each of their places has a matrix of its own.
             vocabulary: words at most, with the one that stands for all others.
             size: numbers a word.
@@ -190,7 +190,7 @@ class Words(Task[WordBatch]):
             f"near {word!r}: {', '.join(found.word for found in model.neighbours(word))}"
             for word in self.frequent(SHOWN)
         ]
-        if self.config.context < len(OTHER_ORDER):
+        if self.config.context != len(OTHER_ORDER):
             return near
         return [*near, *_order_told(model, ARTICLE), *self._known_order_told(model)]
 

@@ -79,7 +79,7 @@ def learnt(pairs: Iterable[TextPair], rounds: int = ROUNDS) -> dict[str, str]:
         The s with the largest t(s | e) for each e.
     """
     sources, targets = dict[str, int](), dict[str, int]()
-    links = [_links(pair, sources, targets) for pair in pairs]
+    links = [_links(pair, sources, targets) for pair in pairs if pair.target.split()]
     if not links:
         return {}
     keys = np.concatenate([link[0] for link in links])  # of e and s, together
