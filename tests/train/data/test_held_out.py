@@ -1,10 +1,13 @@
 """What is held out: by the seed, as many as wanted, never beside its like."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from qkv.errors import ArgumentError
 from qkv.train.data.held_out import held_out
+from qkv.train.data.pictures import DigitPictures
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,14 @@ def test_of_each_stratum_the_same_share_is_held_out() -> None:
 def test_none_or_all_are_refused(wanted: float) -> None:
     with pytest.raises(ArgumentError, match="of 10 examples; wanted some, and not all"):
         held_out(10, wanted, 0)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, True, "0"])
+@pytest.mark.usefixtures("as_shipped")
+def test_a_seed_that_is_none_is_named(seed: Any) -> None:
+    for divide in (lambda: held_out(9, 3, seed), lambda: DigitPictures.open(seed)):
+        with pytest.raises(ArgumentError, match=f"seed is {seed!r}; wanted a whole number"):
+            divide()
 
 
 def test_what_leaves_nothing_is_refused() -> None:

@@ -8,6 +8,17 @@ from qkv.errors import ArgumentError
 Numbers = npt.NDArray[np.int64]
 
 
+def drawing(seed: int) -> np.random.Generator:
+    """Return what draws by a seed.
+
+    Raises:
+        ArgumentError: the seed is no whole number from 0 on.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ArgumentError(f"seed is {seed!r}; wanted a whole number, 0 or more")
+    return np.random.default_rng(seed)
+
+
 def held_out(
     count: int,
     wanted: int | float,
@@ -28,15 +39,15 @@ def held_out(
             out, rounded.
 
     Raises:
-        ArgumentError: nothing would be held out, or nothing left to train on; or `alike` or
-            `strata` has another length.
+        ArgumentError: the seed is no whole number from 0 on; nothing would be held out, or nothing
+            left to train on; or `alike` or `strata` has another length.
     """
     share = wanted if isinstance(wanted, float) else wanted / count if count else 0.0
     if isinstance(wanted, bool) or not 0 < share < 1:
         raise ArgumentError(f"wanted is {wanted!r} of {count} examples; wanted some, and not all")
     like = _numbered("alike", alike, count) if alike is not None else np.arange(count)
     stratum = _numbered("strata", strata, count) if strata is not None else np.zeros(count, int)
-    chance = np.random.default_rng(seed).permutation(count)[like]  # alike, the same number
+    chance = drawing(seed).permutation(count)[like]  # alike, the same number
     apart = np.zeros(count, dtype=bool)
     for number in range(int(stratum.max()) + 1):
         members = np.flatnonzero(stratum == number)

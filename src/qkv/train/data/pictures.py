@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkv.errors import MissingPackageError
+from qkv.train.data.held_out import drawing
 
 SIDE = 28
 """Pixels along one side of a picture."""
@@ -111,10 +112,11 @@ class DigitPictures:
         """Read the digits and divide them.
 
         Raises:
+            ArgumentError: the seed is no whole number from 0 on.
             MissingPackageError: scikit-learn is not installed.
         """
         digits = read_digits()
-        order = np.random.default_rng(seed).permutation(len(digits))
+        order = drawing(seed).permutation(len(digits))
         kept = round(len(digits) * HELD_OUT_SHARE)
         return cls(seed, digits[order[kept:]], digits[order[:kept]])
 
