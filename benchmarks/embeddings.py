@@ -3,7 +3,7 @@
     python -m benchmarks.embeddings
 
 Two measures. The 50 news texts of Lee et al. 2005 come with how similar people found each two of
-them: the correlation of that with the cosines. The 10,604 movie-review snippets of Hutto and
+them: the correlation of that with the cosines. The 10,605 movie-review snippets of Hutto and
 Gilbert 2014 come with how positive people found them: a logistic regression on the embeddings,
 trained on four fifths and asked about the last one. The texts are third parties'; they are read
 from the packages that carry them (gensim, and the source package of vaderSentiment).
@@ -134,7 +134,7 @@ def main() -> int:
     ):
         mine, other = measure(ours()), measure(theirs())
         print(f"{what:<24} ours {mine:.4f}    Hugging Face {other:.4f}", flush=True)
-        met &= mine >= PEARSON if "Pearson" in what else mine >= other - HALF_A_POINT
+        met &= abs(mine - other) <= HALF_A_POINT and ("Pearson" not in what or mine >= PEARSON)
     print("met" if met else "MISSED")
     return 0 if met else 1
 

@@ -90,11 +90,16 @@ class Case(NamedTuple):
 
 
 def tiny(folder: Path) -> Path:
-    """Write a model of a few numbers, to be loaded first."""
-    from transformers import BertConfig, BertModel
+    """Write a model of a few numbers with a tokenizer, to be loaded first."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordPiece
+    from transformers import BertConfig, BertModel, BertTokenizerFast
 
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     BertModel(BertConfig(vocab_size=9, intermediate_size=8, **sizes)).save_pretrained(folder)
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a")
+    rules = Tokenizer(WordPiece({token: i for i, token in enumerate(special)}, unk_token="[UNK]"))
+    BertTokenizerFast(tokenizer_object=rules).save_pretrained(folder)
     return folder
 
 

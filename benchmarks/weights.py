@@ -171,17 +171,17 @@ def ask_long(kind: str, question: str) -> None:
     with torch.no_grad():
         QUESTIONS[question](Weights(q, k, mask=LONG_MASKS[kind]), x)
     seconds = time.perf_counter() - start
-    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
 
 
 def long(kinds: list[str]) -> int:
     """Ask everything of 65,536 tokens; return 1 if a question needs more memory than it may."""
-    missed = 0
+    missed, root = 0, Path(__file__).resolve().parents[1]
     for kind in kinds:
         rows = [(f"{kind}, {tuple(LONG)}", "seconds", "peak GB", "")]
         for question in QUESTIONS:
             command = [sys.executable, "-m", "benchmarks.weights", "--ask", kind, question]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root)
             seconds, gb = map(float, done.stdout.split()[-2:])
             missed += gb > LONG_GB
             rows.append(

@@ -110,6 +110,14 @@ def test_stdout_can_be_kept_free_of_all_that_a_script_and_its_children_print(cap
     assert sorted(err.splitlines()) == ["by a child", "printed"]
 
 
+def test_what_is_written_past_the_redirection_comes_to_stderr_too(capfd):
+    code = "import sys; from qkv.cli.own_script import stdout_free\n"
+    code += "with stdout_free(): sys.__stdout__.write('past\\n')\n"
+    code += "sys.stdout.write('the report\\n')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert capfd.readouterr() == ("the report\n", "past\n")
+
+
 def test_stdout_that_is_no_file_is_kept_free_too(capsys):
     with stdout_free():
         sys.stdout.write("printed\n")

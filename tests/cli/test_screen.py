@@ -7,7 +7,7 @@ from io import BytesIO, TextIOWrapper
 import pytest
 from rich.text import Text
 
-from qkv.cli.screen import Page, can_spell, write, write_json
+from qkv.cli.screen import Page, can_spell, json_of, write, write_json
 
 
 @pytest.fixture
@@ -37,6 +37,12 @@ def test_json_is_whole_in_every_encoding(stdout, encoding, spelled):
     told = page.getvalue().decode(encoding)
     assert spelled in told
     assert json.loads(told) == {"a": "→"}
+
+
+def test_what_is_no_finite_number_is_null_in_json():
+    nan, inf = float("nan"), float("inf")
+    told = json.loads(json_of({"a": nan, "b": [inf, (-inf, 1.5)], "c": {"d": nan}}))
+    assert told == {"a": None, "b": [None, [None, 1.5]], "c": {"d": None}}
 
 
 @pytest.mark.parametrize(("columns", "width"), [("0", 60), ("59", 60), ("97", 97), ("999", 160)])

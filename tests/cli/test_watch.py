@@ -388,6 +388,13 @@ def test_however_a_script_ends_what_was_recorded_is_told(qkv, script, end, code,
     assert "own_script" not in ended.err
 
 
+@pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(0)", "raise SystemExit"])
+def test_a_head_that_is_not_there_is_an_error_where_the_script_ended_well(qkv, script, end):
+    ended = qkv("watch", "--head", "99.1", script(f"{ENCODER}\n    {end}\n"), "5")
+    assert ended.code == 2
+    assert "99" in ended.err
+
+
 def test_where_nothing_attends_what_came_nearest_is_told_and_the_status_kept(qkv, script):
     path = script("""
         import torch
@@ -402,6 +409,7 @@ def test_where_nothing_attends_what_came_nearest_is_told_and_the_status_kept(qkv
     told = json.loads(ended.out)
     assert told["attentions"] == []
     assert "no attention" in told["missed"]
+    assert {"script", "attentions", "head", "notes", "workbook", "saved"} < told.keys()
 
 
 def test_of_a_long_run_the_first_calls_are_kept_and_all_counted(qkv, script, monkeypatch):

@@ -193,6 +193,12 @@ def test_texts_without_a_token_are_refused(minilm: Bert, texts: Any) -> None:
         minilm.embed(texts)
 
 
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_batch_of_no_texts_is_refused(minilm: Bert, size: int) -> None:
+    with pytest.raises(ArgumentError, match=f"batch_size is {size}; wanted"):
+        minilm.embed(["a"], batch_size=size)
+
+
 @pytest.mark.parametrize(
     ("ids", "segments", "message"),
     [

@@ -111,6 +111,8 @@ def test_texts_that_do_not_fit_are_refused(made):
         model.classify(["fine", ""])
     with pytest.raises(ArgumentError, match=r"text 2 \('bbbb.*has 42 tokens, the model takes 1 to"):
         model.classify(["fine", "b" * 40])
+    with pytest.raises(ArgumentError, match=r"lengths are \[0, 3\] .*; wanted one whole number"):
+        model(torch.ones(2, 3).long(), [0, 3])
 
 
 def test_dropout_changes_what_is_trained_and_nothing_else(made):

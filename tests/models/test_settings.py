@@ -21,7 +21,7 @@ FITTING: list[tuple[Any, str, list[Any]]] = [
 UNFIT: list[tuple[Any, str, list[Any]]] = [
     (int, "size", [0, -1, True, 2.0, "2", None, [2]]),
     (int, "eos_token_id", [-1, False, 1.5]),
-    (float, "eps", [-0.1, float("nan"), float("inf"), True, "1", None]),
+    (float, "eps", [-0.1, float("nan"), float("inf"), 10**400, True, "1", None]),
     (bool, "tied", [0, 1, None, "true"]),
     (str, "act", [None, 1, ["gelu"]]),
     (int | None, "size", [0, "2"]),

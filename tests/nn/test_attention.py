@@ -412,3 +412,17 @@ def test_a_bias_of_an_output_projection_that_is_not_there_is_refused() -> None:
     ):
         with pytest.raises(ArgumentError, match="bias names WO, but there is none; say n_out"):
             make()
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (2, 0), (0, 0)])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("d_v", [8, 6])
+def test_no_examples_and_no_tokens_give_none(
+    shape: tuple[int, int], kv_heads: int, d_v: int
+) -> None:
+    layer = MultiHeadAttention(24, num_heads=4, kv_heads=kv_heads, d_k=8, d_v=d_v, n_out=24)
+    x = torch.zeros(*shape, 24)
+    for mask in (False, True):
+        assert layer(x, x, x, mask).shape == (*shape, 24)
+    one = torch.zeros(shape[0], 1, 24)
+    assert layer(one, x, x).shape == (shape[0], 1, 24)

@@ -1,7 +1,6 @@
 """What a person wants of a recording, whatever was recorded."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,12 +106,3 @@ class Asked(NamedTuple):
             "workbook": None if self.excel is None else str(self.excel),
             "saved": None if self.save is None else str(self.save),
         }
-
-
-def json_ready(value: Any) -> Any:
-    """Return dicts, lists and numbers as JSON can have them: what is no finite number is null."""
-    if isinstance(value, Mapping):
-        return {name: json_ready(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_ready(one) for one in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

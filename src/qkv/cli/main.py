@@ -91,5 +91,6 @@ def _let_go() -> None:
 
 
 def _end(message: str, code: int) -> None:
-    print(f"qkv: {message}", file=sys.stderr)  # noqa: T201
+    if sys.stderr is not None:  # closed: nobody wants to read, and stdout is for data
+        print(f"qkv: {message}", file=sys.stderr)  # noqa: T201
     sys.exit(code)

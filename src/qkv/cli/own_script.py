@@ -56,8 +56,9 @@ def end_as(ended: BaseException | None) -> None:
 @contextmanager
 def stdout_free() -> Iterator[None]:
     """Send what is written to stdout meanwhile to stderr, that of other processes too."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    real = sys.stdout
+    if real is not None:
+        real.flush()
     try:
         before = os.dup(STDOUT)
     except OSError:  # it is closed
@@ -69,6 +70,8 @@ def stdout_free() -> Iterator[None]:
             os.dup2(STDERR, STDOUT)
             yield
     finally:
+        if real is not None:  # what a script wrote past the redirection
+            real.flush()
         os.dup2(before, STDOUT)
         os.close(before)
 

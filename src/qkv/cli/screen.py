@@ -2,7 +2,10 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from io import StringIO
+from math import isfinite
+from typing import Any
 
 from rich.console import Console, RenderableType
 
@@ -58,9 +61,17 @@ def write_json(value: object) -> None:
 
 
 def json_of(value: object) -> str:
-    """Return the line of JSON."""
+    """Return the line of JSON; what is no finite number is null."""
     unicode = encoding().lower().startswith("utf")
-    return f"{json.dumps(value, ensure_ascii=not unicode)}\n"
+    return f"{json.dumps(_finite(value), ensure_ascii=not unicode, allow_nan=False)}\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def write(text: str) -> None:

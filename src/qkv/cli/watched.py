@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.cli import printable
-from qkv.cli.asked import Asked, json_ready
+from qkv.cli.asked import Asked
 from qkv.cli.attentions import Attention, attentions_of, counted, described
 from qkv.cli.kinds import Heads, heads_of, measures, plain_heads
 from qkv.cli.linking import Linking, linking, ranked
@@ -70,7 +70,7 @@ class Report:
         self.asked.write_workbook(self.picture)
         self.asked.write_recording(self.watched.seen)
         if plain is not None:
-            write_json(json_ready(plain))
+            write_json(plain)
             return
         page.add(*told)
         page.write()

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from qkv.cli import printable
-from qkv.cli.asked import Asked, json_ready
+from qkv.cli.asked import Asked
 from qkv.cli.attentions import Attention, attentions_of, counted, described
 from qkv.cli.kinds import Heads, heads_of, measures, plain_heads
 from qkv.cli.picture import Picture, ink
@@ -111,7 +111,7 @@ class Report:
                 self.asked.write_workbook(self.picture)
                 plain["workbook"] = self.asked.plain()["workbook"]
         finally:
-            write_json(json_ready(plain))
+            write_json(plain)
 
     def _names(self, one: Attention) -> tuple[Sequence[str] | None, Sequence[str] | None]:
         """The tokens of the first example's queries and keys, where a recording knows them."""
@@ -119,4 +119,6 @@ class Report:
         if tokens is None or not tokens.fit(facts.batch, facts.keys):
             return None, None
         names = tokens.of(0)
+        if facts.kind == "cross" or facts.queries > facts.keys:  # the queries are another text
+            return None, names
         return names[max(0, facts.keys - facts.queries) :], names

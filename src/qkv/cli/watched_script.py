@@ -70,13 +70,18 @@ def watch_script(path: Path, arguments: Sequence[str], asked: Asked) -> None:
     if not len(seen):
         say(f"qkv: {missed()}")
         if asked.json:
-            write_json({"script": str(path), "attentions": [], "missed": missed()})
+            notes = list(first.keeping.notes)
+            plain = {"script": str(path), "attentions": [], "head": None, "notes": notes}
+            write_json({**plain, **Asked().plain(), "missed": missed()})
+        else:
+            for note in first.keeping.notes:
+                say(f"note: {note}")
         end_as(ended)
         return
     try:
         Report("script", seen, first.count, asked).write()
     except QkvError as error:
-        if ended is None:
+        if ended is None or (isinstance(ended, SystemExit) and not ended.code):
             raise
         say(f"qkv: {error}")
     end_as(ended)

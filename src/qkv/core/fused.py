@@ -124,7 +124,7 @@ def _kernel(
     if q.shape[1] != k.shape[1] and q.shape[2] == 1 and not triangle and _same_for_all(tile):
         # While text is written: the heads of a group become queries of one head, so that its
         # keys are read once instead of once a head.
-        rows = q.reshape(q.shape[0], k.shape[1], -1, d_k)
+        rows = q.reshape(q.shape[0], k.shape[1], q.shape[1] // k.shape[1], d_k)
         return _kernel(rows, k, v, tile, False, scale, dropout).reshape(*q.shape[:3], d_v)
     if d_v < d_k:
         v = F.pad(v, (0, d_k - d_v))

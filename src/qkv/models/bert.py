@@ -17,6 +17,7 @@ from qkv.models.formats.files import Files
 from qkv.models.pooling import Pooling
 from qkv.models.reading import check_ids
 from qkv.models.text.tokenizer import Tokenizer
+from qkv.nn.attending import positive
 from qkv.nn.layers import Norm
 from qkv.nn.transformer import Encoder
 
@@ -145,6 +146,7 @@ class Bert(EncoderOnly):
         """
         if isinstance(texts, str) or not texts:
             raise ArgumentError(f"texts is {texts!r}; wanted a list of texts, one or more")
+        positive("batch_size", batch_size)
         self.pooling.check()
         rows = [torch.tensor(self.tokenizer(text).ids) for text in texts]
         for row in rows:

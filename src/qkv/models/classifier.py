@@ -16,6 +16,7 @@ from qkv.models.bert import BERT, Bert, BertConfig, Embedding
 from qkv.models.family import Family
 from qkv.models.formats.files import Files
 from qkv.models.pooling import Pooling
+from qkv.models.reading import real_tokens
 from qkv.models.text.tokenizer import Tokenizer
 from qkv.nn.layers import EncoderLayer
 from qkv.nn.transformer import Encoder
@@ -129,13 +130,14 @@ class Classifier(nn.Module):
             lengths: real tokens of each text; all of them by default.
 
         Raises:
-            ArgumentError: no ids, too many, or ids that are not in the model's table.
+            ArgumentError: no ids, too many, or ids that are not in the model's table; lengths that
+                are not those of rows.
         """
+        lengths = None if lengths is None else real_tokens(lengths, ids)
         x = self.bert(ids, lengths)
         real = torch.ones_like(ids, dtype=torch.bool)
         if lengths is not None:
-            ends = torch.as_tensor(lengths, device=ids.device)
-            real = torch.arange(ids.shape[-1], device=ids.device) < ends[:, None]
+            real = torch.arange(ids.shape[-1], device=ids.device) < lengths[:, None]
         mean = self.bert.pooling(x, real)
         y: Tensor = self.output(torch.dropout(mean, self.dropout, self.training))
         return y

@@ -117,6 +117,10 @@ def _shares(seen: Tensor) -> bool:
     return seen.is_floating_point() and bool(((seen >= 0) & (seen <= 1)).all())
 
 
+WIDEST = 8
+"""Bytes of a number that PyTorch has, too."""
+
+
 def _read(path: Path) -> Num[np.ndarray, "*axes"]:
     """Read a .npy file that holds numbers and nothing else."""
     try:
@@ -124,8 +128,8 @@ def _read(path: Path) -> Num[np.ndarray, "*axes"]:
             found = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         raise cannot_read(path, error) from error
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # whatever NumPy meets in a header that was made up
         raise FileError(f"{path} cannot be read as a .npy file: {error}") from error
-    if found.dtype.kind not in "uif":
+    if found.dtype.kind not in "uif" or found.dtype.itemsize > WIDEST:
         raise FileError(f"{path} holds no numbers; wanted a .npy file of pictures")
     return found

@@ -1,6 +1,6 @@
 """Values of a config.json, and what they have to be: by the types of a dataclass's fields."""
 
-import math
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Union, get_args, get_origin
@@ -24,7 +24,7 @@ def fits(value: object, kind: Any, name: str = "") -> bool:
         return _whole(value) and value >= _least(name)  # type: ignore[operator]
     if kind is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(value) and value >= 0  # type: ignore[arg-type,operator]
+        return number and 0 <= value <= sys.float_info.max  # type: ignore[operator]
     if get_origin(kind) in {Union, types.UnionType}:
         return any(fits(value, one, name) for one in get_args(kind))
     if get_origin(kind) is Sequence:

@@ -263,8 +263,8 @@ class KeyValueCache:
         """
         for layer in self.layers:
             layer.own.cut(length)
-        if not length:  # nothing is left of the weights as they were
-            self._singles, self._laid = 0, Laid()
+        if not length:  # nothing is left of the text, nor of the weights as they were
+            self.start, self._singles, self._laid = None, 0, Laid()
 
     @property
     def memory_mask(self) -> Mask | None:

@@ -50,6 +50,8 @@ class PackedProjections(AttentionLayer):
     @torch.no_grad()
     def _draw(self) -> None:
         """Draw WQ, WK, WV of one head after the other, each as `nn.Linear` draws itself."""
+        if self.WQKV.is_meta:
+            return
         for head in range(self.num_heads):
             fresh = head % (self.num_heads // self.kv_heads) == 0  # shared ones are drawn once
             for name in PROJECTIONS if fresh else ("WQ",):
@@ -83,7 +85,7 @@ class PackedProjections(AttentionLayer):
     def _side_by_side(self, packed: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         """Cut heads of one size: those of queries, then of keys, then of values."""
         own, shared = self.num_heads, self.kv_heads
-        heads = packed.view(*packed.shape[:-1], -1, self.d_k).transpose(-3, -2)
+        heads = packed.view(*packed.shape[:-1], own + 2 * shared, self.d_k).transpose(-3, -2)
         if angles is None:
             q, k, v = heads.split_with_sizes((own, shared, shared), -3)
             return q, k, v

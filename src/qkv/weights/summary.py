@@ -139,7 +139,14 @@ class Summary:
     def heads(
         self, path: str = "", *, layer: int | None = None, batch: int | None = None
     ) -> list[HeadSummary]:
-        """Return a record for each head: of one example, or over the queries of all of them."""
+        """Return a record for each head: of one example, or over the queries of all of them.
+
+        Raises:
+            ArgumentError: there is no such example.
+        """
+        examples = len(self.entropy)
+        if batch is not None and not -examples <= batch < examples:
+            raise ArgumentError(f"batch is {batch}; wanted one of the {examples} examples, from 0")
         which = slice(None) if batch is None else slice(batch, batch + 1 or None)
         columns = {}
         for name, count in zip(MEASURES, self.counts, strict=True):

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
+from tokenizers.models import WordLevel
 from torch import Tensor
 
 from qkv.errors import FileError, ModelError
 from qkv.models import look
-from qkv.models.formats.ctranslate2 import open_ctranslate2
+from qkv.models.formats import ctranslate2
+from qkv.models.formats.ctranslate2 import WhisperFiles, open_ctranslate2
 
 SIZES = {
     "vocab_size": 31, "d_model": 6, "encoder_layers": 2, "decoder_layers": 3,
@@ -265,3 +268,21 @@ def test_any_bytes_in_the_header_give_a_model_or_an_error_of_ours(tmp_path: Path
             continue
         for stored in found.source.values():
             assert not stored.floats or stored.read().shape == stored.shape
+
+
+@pytest.mark.parametrize(("tokens", "several"), [(9, True), (10, False)])
+def test_languages_are_those_that_the_file_lists_where_the_model_knows_several(
+    tokens: int, several: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ctranslate2, "MULTILINGUAL", tokens)
+    names = ("a", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|transcribe|>", "<|translate|>",
+             "<|notimestamps|>", "<|endoftext|>", "<|startofprev|>")  # fmt: skip
+    rules = tokenizers.Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, "a"))
+    rules.add_special_tokens(list(names[1:]))
+    rules.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"lang_ids": [2, 3]}))
+    said = WhisperFiles(tmp_path).json("generation_config.json")
+    assert said["decoder_start_token_id"] == 1
+    assert said.get("is_multilingual", False) is several
+    assert said.get("lang_to_id") == ({"<|en|>": 2, "<|de|>": 3} if several else None)
+    assert said.get("task_to_id") == ({"transcribe": 4, "translate": 5} if several else None)

@@ -285,6 +285,8 @@ def test_rows_of_an_unknown_kind_take_no_memory_to_look_at(small: Path) -> None:
         {"tokenizer__ggml__model": "gpt2", "tokenizer__ggml__pre": [3]},
         {"llama__attention__key_length": "x"},
         {"llama__rope__scaling__type": 3},
+        {"llama__rope__dimension_count": 2},
+        {"llama__rope__scale_linear": 0.5},
     ],
     ids=str,
 )

@@ -193,6 +193,8 @@ def test_what_the_model_has_not_is_refused(
 def test_no_sound_and_no_tokenizer_are_refused(small: Whisper) -> None:
     with pytest.raises(ArgumentError, match="the sound has no samples"):
         transcribe(small, Sound(torch.zeros(0), 16_000))
+    with pytest.raises(ArgumentError, match="the sound's samples are"):
+        transcribe(small, Sound(torch.tensor([0.1, float("nan"), 0.2] * 9), 16_000))
     model = listener()
     model._tokenizer = None
     with pytest.raises(ModelError, match="has no tokenizer"):

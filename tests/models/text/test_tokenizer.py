@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from qkv.errors import ArgumentError, FileError
+from qkv.errors import ArgumentError, FileError, ModelError
 from qkv.models.bert import Bert
 from qkv.models.text.tokenizer import Tokenizer, Tokens
 
@@ -107,6 +107,20 @@ def test_a_file_that_holds_no_tokenizer_is_refused(tmp_path: Path, content: byte
     path.write_bytes(content)
     with pytest.raises(FileError, match=r"tokenizer\.json holds no tokenizer that can be read: "):
         Tokenizer.read(path)
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel"])
+def test_a_vocabulary_without_its_own_unknown_token_says_so(tmp_path: Path, kind: str) -> None:
+    model = {"type": kind, "unk_token": "[UNK]", "vocab": {"a": 0}}
+    if kind == "WordPiece":
+        model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({"version": "1.0", "model": model}))
+    cut = Tokenizer.read(path)
+    assert cut("a").ids == (0,)
+    for ask in (cut, cut.plain):
+        with pytest.raises(ModelError, match="the tokenizer cannot cut 'xyz': "):
+            ask("xyz")
 
 
 # --- and back -------------------------------------------------------------------------------------

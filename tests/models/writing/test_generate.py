@@ -1,6 +1,7 @@
 """Greedy and drawn text: Hugging Face's tokens, rows that do not know of each other, clean ends."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,14 @@ def ids(written: list[Written]) -> list[tuple[int, ...]]:
 
 
 # --- what stands before all ---
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rules_that_forbid_every_token_are_named(model: LanguageModel, temperature: float) -> None:
+    every = frozenset(range(model.config.vocab_size))
+    model.rules = replace(model.rules, never=every)
+    with pytest.raises(ModelError, match="no token may be written"):
+        model.generate([[5, 6]], max_tokens=3, temperature=temperature)
 
 
 @pytest.mark.parametrize("begin", [1, 42])

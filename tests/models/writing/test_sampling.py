@@ -159,7 +159,11 @@ def test_the_best_token_is_that_of_the_highest_logit() -> None:
         ({"top_p": 1.1}, "top_p is 1.1; wanted a number above 0, up to 1, or None"),
         ({"min_p": -0.1}, "min_p is -0.1; wanted a number above 0, up to 1, or None"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; wanted a number above 0"),
-        ({"length_penalty": float("inf")}, "length_penalty is inf; wanted a number finite"),
+        (
+            {"length_penalty": float("inf")},
+            "length_penalty is inf; wanted a number from -100",
+        ),
+        ({"length_penalty": 400, "beams": 2}, "length_penalty is 400; wanted a number from"),
         ({"stop": "end"}, "stop is 'end'; wanted a tuple of texts: ('end',)"),
         ({"stop": ("a", "")}, "stop is ('a', ''); wanted texts of a character or more"),
         (

@@ -9,10 +9,11 @@ a text is its length (two bytes) and itself with a zero. It is no pickle: nothin
 import mmap
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from qkv.disk import cannot_read
 from qkv.errors import FileError, ModelError
 from qkv.models.formats.files import Files, read_json
 from qkv.models.formats.stored import DTYPES, Found, Source, Stored, plain
@@ -58,6 +59,11 @@ IDS = {
 }
 """Tokens that mean something, which the file leaves to the tokenizer."""
 
+MULTILINGUAL = 51_865
+"""Tokens from which on a Whisper knows several languages; the file lists some for all of them."""
+
+TASKS = ("transcribe", "translate")
+
 
 class WhisperFiles(Files):
     """The files of such a folder, and what Hugging Face would write into others."""
@@ -84,7 +90,19 @@ class WhisperFiles(Files):
             "alignment_heads": "alignment_heads",
         }
         lists = {key: given[name] for key, name in theirs.items() if name in given}
-        return {**lists, **self.ids(), "return_timestamps": False}
+        return {**lists, **self.ids(), **self._several(given), "return_timestamps": False}
+
+    def _several(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the languages and tasks of a model that knows several, by their tokens."""
+        tokenizer, numbers = self.tokenizer(), given.get("lang_ids")
+        if tokenizer is None or tokenizer.size < MULTILINGUAL or not isinstance(numbers, list):
+            return {}
+        special = tokenizer.special
+        languages = {token: number for token, number in special.items() if number in numbers}
+        tasks = {task: special.get(f"<|{task}|>") for task in TASKS}
+        if not languages or tasks["transcribe"] is None:
+            return {}
+        return {"is_multilingual": True, "lang_to_id": languages, "task_to_id": tasks}
 
 
 def holds_ctranslate2(folder: Path) -> bool:
@@ -92,8 +110,11 @@ def holds_ctranslate2(folder: Path) -> bool:
     path = folder / WEIGHTS
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        return not file.read(4).startswith((b"PK", b"\x80"))
+    try:
+        with path.open("rb") as file:
+            return not file.read(4).startswith((b"PK", b"\x80"))
+    except OSError as error:
+        raise cannot_read(path, error) from error
 
 
 def open_ctranslate2(folder: Path) -> Found:

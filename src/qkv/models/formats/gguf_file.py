@@ -184,6 +184,7 @@ def _spelled(name: str, table: Mapping[str, str]) -> str:
 def _llama_config(given: Settings, tensors: Source) -> dict[str, Any]:
     """LlamaConfig of what the file says."""
     rope = {"rope_theta": given.get("rope.freq_base", 10_000.0), "rope_type": "default"}
+    _check_turned(given)
     scaling = {k: v for k, v in _under("rope.scaling", given).items() if k != "finetuned"}
     if scaling.get("type", "none") != "none":
         rope |= {"rope_type": scaling.pop("type"), **scaling}
@@ -204,6 +205,20 @@ def _llama_config(given: Settings, tensors: Source) -> dict[str, Any]:
         "attention_bias": any(name.endswith("attn_q.bias") for name in tensors),
         "mlp_bias": False,
     })  # fmt: skip
+
+
+def _check_turned(given: Settings) -> None:
+    """Refuse positions that these layers would turn in another way than the file says."""
+    heads, values = given.get("attention.head_count"), given.get("embedding_length")
+    width = given.get("attention.key_length")
+    if width is None and isinstance(heads, int) and isinstance(values, int) and heads:
+        width = values // heads
+    turned, scale = given.get("rope.dimension_count", width), given.get("rope.scale_linear", 1)
+    if turned != width or scale != 1:
+        raise ModelError(
+            f"the file turns {turned} values of heads of {width}, scaled by {scale}; wanted all of "
+            f"them, unscaled: this way of rotary positions is not known for GGUF"
+        )
 
 
 def _llama_names(tensors: Source, config: Settings) -> Source:

@@ -140,6 +140,11 @@ def hear(
     """
     if not len(sound.samples):
         raise ArgumentError("the sound has no samples; wanted a recording of some length")
+    if not sound.samples.is_floating_point() or not bool(sound.samples.isfinite().all()):
+        raise ArgumentError(
+            f"the sound's samples are {sound.samples.dtype}, or some are no numbers; wanted "
+            f"fractions from -1 to 1"
+        )
     samples = sound.at(RATE).samples.float()
     sampling = sampling or Sampling(max_tokens=max(1, (model.most or 2) // 2))
     chosen = () if heads is None else tuple(heads)

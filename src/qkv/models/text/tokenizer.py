@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tokenizers
 
-from qkv.errors import ArgumentError, FileError
+from qkv.errors import ArgumentError, FileError, ModelError
 from qkv.models.text.vocabulary import find_rules
 
 
@@ -97,6 +97,7 @@ class Tokenizer:
 
         Raises:
             ArgumentError: no text, or one in which there is no token.
+            ModelError: the tokenizer's own rules fail on it.
         """
         if not isinstance(text, str):
             raise ArgumentError(f"text is a {type(text).__name__}; wanted a str")
@@ -104,6 +105,8 @@ class Tokenizer:
             found = self._rules.encode(text, add_special_tokens=around)
         except TypeError as error:  # half of a surrogate pair, which no UTF-8 can hold
             raise ArgumentError(f"text {text!r} holds characters that are no Unicode") from error
+        except Exception as error:  # a vocabulary without its own unknown token
+            raise _cannot(text, error) from error
         special = tuple(bool(mark) for mark in found.special_tokens_mask)
         if all(special):
             raise ArgumentError(f"text is {_short(text)!r}: there is no token in it")
@@ -121,6 +124,8 @@ class Tokenizer:
             return tuple(self._rules.encode(text, add_special_tokens=False).ids)
         except TypeError as error:  # half of a surrogate pair, which no UTF-8 can hold
             raise ArgumentError(f"text {text!r} holds characters that are no Unicode") from error
+        except Exception as error:
+            raise _cannot(text, error) from error
         finally:
             self._rules.encode_special_tokens = before
 
@@ -149,6 +154,10 @@ class Tokenizer:
         if found is None:
             raise ArgumentError(f"there is no token {number}; the vocabulary has {self.size}")
         return str(found)
+
+
+def _cannot(text: str, error: Exception) -> ModelError:
+    return ModelError(f"the tokenizer cannot cut {_short(text)!r}: {error}")
 
 
 def _short(text: str) -> str:

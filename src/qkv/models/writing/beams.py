@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkv.errors import ModelError
 from qkv.models.language import LanguageModel
 from qkv.models.text.tokenizer import Tokenizer
 from qkv.models.writing.options import Sampling
 from qkv.models.writing.prompts import (
     Prompt,
+    all_forbidden,
     checked,
     exact,
     found_tokenizer,
@@ -127,7 +127,7 @@ class Search:
     def written(self, tokenizer: Tokenizer | None) -> Written:
         """Return the best text that has ended."""
         if not self.finished:
-            raise ModelError("no token may be written: the model's rules forbid all of them")
+            raise all_forbidden()
         best = self.finished[0]
         text = None if best.beam.text is None else best.beam.text.given
         if text is None and tokenizer is not None:

@@ -15,6 +15,7 @@ from qkv.models.writing.beams import search
 from qkv.models.writing.options import Sampling
 from qkv.models.writing.prompts import (
     Prompt,
+    all_forbidden,
     checked,
     exact,
     found_tokenizer,
@@ -180,7 +181,10 @@ class Writer:
     def step(self) -> bool:
         """Write a token on each row that goes on; return whether any does after that."""
         logits = exact(self._next())
-        tokens = self._choose(self._restrictions(logits, self._written))
+        allowed = self._restrictions(logits, self._written)
+        tokens = self._choose(allowed)
+        if bool((allowed.gather(-1, tokens[:, None]) == -torch.inf).any()):
+            raise all_forbidden()
         chances = logits.gather(-1, tokens[:, None])[:, 0] - logits.logsumexp(-1)
         self._written += 1
         both = zip(self._live, tokens.tolist(), chances.tolist(), strict=True)

@@ -73,7 +73,7 @@ class Sampling:
                 _number(name, share, lambda x: 0 < x <= 1, "above 0, up to 1, or None")
         penalty = self.repetition_penalty
         _number("repetition_penalty", penalty, lambda x: x > 0, "above 0 (1 for none)")
-        _number("length_penalty", self.length_penalty, lambda x: True, "finite")
+        _number("length_penalty", self.length_penalty, lambda x: abs(x) <= 100, "from -100 to 100")
         object.__setattr__(self, "stop", _texts(self.stop))
         self._check_together()
 

@@ -92,6 +92,11 @@ def no_numbers(place: int) -> ModelError:
     )
 
 
+def all_forbidden() -> ModelError:
+    """Return the error of rules that leave nothing to be written."""
+    return ModelError("no token may be written: the model's rules forbid all of them")
+
+
 def _row(i: int, prompt: Prompt, model: LanguageModel) -> Prompt:
     listed = isinstance(prompt, Sequence) and not isinstance(prompt, str)
     if not listed or not all(type(number) is int for number in prompt):

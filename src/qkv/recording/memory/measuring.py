@@ -22,12 +22,13 @@ def summarise(call: Call, tokens: Tokens | None) -> Summary:
         tokens: of what the model read; without them, or where the keys are not those tokens,
             nothing is measured of words and separators.
 
-    Between two texts (cross-attention) no key is a query's own, nor near it: None.
+    Between two texts (cross-attention) no key is a query's own, nor near it, nor its word: None.
     """
     batch, keys = call.q.shape[0], call.k.shape[-2]
     words = separators = None
     if tokens is not None and tokens.fit(batch, keys):
-        words = tokens.words(batch).to(call.q.device)
+        if call.kind != "cross":
+            words = tokens.words(batch).to(call.q.device)
         separators = tokens.separators(batch).to(call.q.device)
     offset = _own_key(call.blocking)
     valid = None if call.kind == "cross" else _real(call.blocking, offset, batch)
