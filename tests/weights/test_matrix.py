@@ -346,20 +346,3 @@ def test_what_does_not_fit_is_named(as_shipped: None) -> None:
     ):
         with pytest.raises(ArgumentError, match=message):
             wrong()
-
-
-@pytest.mark.parametrize("common", [-1e9, 1e8, 0.0, 3e4])
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("sinks", [False, True])
-def test_what_all_logits_of_a_row_have_in_common_is_no_matter_of_its_entropy(
-    common: float, gradients: bool, sinks: bool
-) -> None:
-    q, k = torch.zeros(2, 3, 5, 4), torch.randn(2, 3, 8, 4)
-    q.requires_grad_(gradients)
-    mask = Mask.bias(torch.full((5, 8), common)) & Mask.padding([8, 3])
-    added = torch.full((3,), common) if sinks else None
-    entropy = Weights(q, k, mask=mask, sinks=added).entropy().detach()
-    seen = torch.tensor([8.0, 3.0])
-    p = 1 / (seen + sinks)  # all alike, a sink among them
-    wanted = -(seen * p * p.log())[:, None, None].expand(2, 3, 5)
-    assert float((entropy - wanted).abs().max()) < 1e-4

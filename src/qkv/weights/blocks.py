@@ -25,9 +25,6 @@ PAIRS = 1 << 19
 LEAST = -1e4
 """exp is 0 below it in every dtype, and 0 times it is 0, which 0 · −∞ is not."""
 
-FAR = 256.0
-"""Beside logits this large an entropy has no digits: they are taken relative to their row's."""
-
 PROBES = 8
 """Rows that are asked how far they reach before the size of the blocks is chosen."""
 
@@ -207,33 +204,26 @@ class Softmax:
             weights.masked_fill_(~reaches[..., None], 0.0)  # rather than NaN
         if keep != "weights" or self.sinks is not None:
             # the weight of the highest logit is no small number: its logarithm is exact
-            above = -_highest(weights).log()
-            lse = highest + above
+            lse = highest - _highest(weights).log()
             if reaches is not None:
                 lse = torch.where(reaches, lse, -torch.inf)
         if self.sinks is not None:
             assert lse is not None
             sinks = self._sinks_of(rows)[examples, heads]
-            left = torch.sigmoid(highest - sinks + above).masked_fill(lse == -torch.inf, 0.0)
+            left = torch.sigmoid(lse - sinks).masked_fill(lse == -torch.inf, 0.0)
             weights.mul_(left[..., None])
             lse = torch.logaddexp(lse, sinks)
         if keep == "entropy":
             assert lse is not None
-            entropy = self._entropy(weights, logits, lse, highest, closed=is_open is not None)
+            if is_open is not None:
+                logits.clamp_(min=torch.finfo(logits.dtype).min)
+            inside = torch.mul(weights, logits, out=logits).sum(-1)
+            entropy = self._entropy(weights, lse, inside)
         return Block(rows, columns, examples, heads, weights, part, is_open, lse, entropy)
 
-    def _entropy(
-        self, weights: Tensor, logits: Tensor, lse: Tensor, highest: Tensor, *, closed: bool
-    ) -> Tensor:
-        """−Σ_j p_ij ln p_ij = lse Σ_j p_ij − Σ_j p_ij logit_ij, in the memory of the logits"""
-        level = highest.masked_fill(highest == -torch.inf, 0.0)
-        if bool((level.abs() > FAR).any()):
-            logits.sub_(level[..., None])
-            lse = -_highest(weights).log()
-        if closed:
-            logits.clamp_(min=torch.finfo(logits.dtype).min)
-        inside = torch.mul(weights, logits, out=logits).sum(-1)
-        lse = lse.masked_fill(lse.isinf(), 0.0)
+    def _entropy(self, weights: Tensor, lse: Tensor, inside: Tensor) -> Tensor:
+        """−Σ_j p_ij ln p_ij = lse Σ_j p_ij − Σ_j p_ij logit_ij"""
+        lse = lse.masked_fill(lse == -torch.inf, 0.0)
         total = lse if self.sinks is None else lse * weights.sum(-1)
         return (total - inside).clamp(min=0.0)
 
@@ -257,10 +247,10 @@ class Softmax:
         total = powers.sum(-1) if sinks is None else powers.sum(-1) + torch.exp(sinks - highest)
         nothing = total == 0
         total = total.masked_fill(nothing, 1.0)
-        above = total.log()
-        lse = (above + highest).masked_fill(nothing, -torch.inf)
+        lse = (total.log() + highest).masked_fill(nothing, -torch.inf)
         weights = powers / total[..., None]
         below = (logits - highest[..., None]).clamp(min=LEAST)
+        above = torch.where(nothing, 0.0, lse - highest)
         entropy = (above * weights.sum(-1) - (weights * below).sum(-1)).clamp(min=0.0)
         everything, part, is_open = slice(None), slice(0, len(columns)), logits > -torch.inf
         return Block(rows, columns, everything, everything, weights, part, is_open, lse, entropy)
