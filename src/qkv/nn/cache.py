@@ -229,8 +229,8 @@ class KeyValueCache:
         For that the weights are laid out a second time (`core.laid`), and kept with this cache.
         """
         self._singles += tokens == 1
-        soon = tokens > 1 or self._singles <= SOON
-        if soon or not plain() or torch.is_autocast_enabled("cpu"):
+        early = tokens > 1 or self._singles <= SOON
+        if early or not plain() or torch.is_autocast_enabled("cpu"):
             return nullcontext()
         return self._laid.used()
 

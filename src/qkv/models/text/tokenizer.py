@@ -101,12 +101,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise ArgumentError(f"text is a {type(text).__name__}; wanted a str")
-        try:
-            found = self._rules.encode(text, add_special_tokens=around)
-        except TypeError as error:  # half of a surrogate pair, which no UTF-8 can hold
-            raise ArgumentError(f"text {text!r} holds characters that are no Unicode") from error
-        except Exception as error:  # a vocabulary without its own unknown token
-            raise _cannot(text, error) from error
+        found = self._encoded(text, around)
         special = tuple(bool(mark) for mark in found.special_tokens_mask)
         if all(special):
             raise ArgumentError(f"text is {_short(text)!r}: there is no token in it")
@@ -117,17 +112,22 @@ class Tokenizer:
 
         Raises:
             ArgumentError: it holds characters that are no Unicode.
+            ModelError: the tokenizer's own rules fail on it.
         """
         before = self._rules.encode_special_tokens
         self._rules.encode_special_tokens = True
         try:
-            return tuple(self._rules.encode(text, add_special_tokens=False).ids)
-        except TypeError as error:  # half of a surrogate pair, which no UTF-8 can hold
-            raise ArgumentError(f"text {text!r} holds characters that are no Unicode") from error
-        except Exception as error:
-            raise _cannot(text, error) from error
+            return tuple(self._encoded(text, around=False).ids)
         finally:
             self._rules.encode_special_tokens = before
+
+    def _encoded(self, text: str, around: bool) -> tokenizers.Encoding:
+        try:
+            return self._rules.encode(text, add_special_tokens=around)
+        except TypeError as error:  # half of a surrogate pair, which no UTF-8 can hold
+            raise ArgumentError(f"text {text!r} holds characters that are no Unicode") from error
+        except Exception as error:  # a vocabulary without its own unknown token
+            raise ModelError(f"the tokenizer cannot cut {_short(text)!r}: {error}") from error
 
     def decode(self, ids: Sequence[int], special: bool = False) -> str:
         """Return the text of some tokens.
@@ -154,10 +154,6 @@ class Tokenizer:
         if found is None:
             raise ArgumentError(f"there is no token {number}; the vocabulary has {self.size}")
         return str(found)
-
-
-def _cannot(text: str, error: Exception) -> ModelError:
-    return ModelError(f"the tokenizer cannot cut {_short(text)!r}: {error}")
 
 
 def _short(text: str) -> str:
