@@ -182,8 +182,7 @@ def _divided(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
         return
     node, of_y = known(m, x), known(m, y)
     total = None if of_y is None else of_y.owner
-    of_rows = node is not None and node.kind == "exponential" and _taken_of(node, total, "row sum")
-    if node is not None and of_rows and _to_each(total, x, y):
+    if node is not None and node.kind == "exponential" and _taken_of(node, total, "row sum", x, y):
         m.softmax(node.parents[0], out, 0 if total is None else total.dim)
         return
     if node is not None and followed(node):
@@ -205,18 +204,17 @@ def _scaled(m: Matcher, x: Tensor, number: float, out: Tensor) -> None:
         m.provenance.follow("scale", out, node).number = number
 
 
-def _taken_of(node: Node, reduced: Node | None, kind: Kind) -> bool:
-    """Say whether a reduction of this kind was taken of just this content."""
+def _taken_of(node: Node, reduced: Node | None, kind: Kind, x: Tensor, y: Any) -> bool:
+    """Say whether y is a reduction of this kind of just x, and each row meets its own.
+
+    Without `keepdim` a row would meet another one's.
+    """
     if reduced is None or reduced.kind != kind:
+        return False
+    if not isinstance(y, Tensor) or y.dim() != x.dim() or y.shape[reduced.dim] != 1:
         return False
     of = reduced.parents[0]
     return of is node or (of.owner is node.owner and of.layout == node.layout)
-
-
-def _to_each(reduced: Node | None, x: Tensor, y: Any) -> bool:
-    """Say whether each row meets its own sum or maximum; without keepdim it would be another's."""
-    alike = reduced is not None and isinstance(y, Tensor) and y.dim() == x.dim()
-    return reduced is not None and alike and y.shape[reduced.dim] == 1
 
 
 @handles("add.Tensor", "add.Scalar", "add_.Tensor", "add_.Scalar")
@@ -228,10 +226,11 @@ def _added(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
 def _subtracted(m: Matcher, args: Any, kwargs: Any, out: Any) -> None:
     node, taken = known(m, args[0]), known(m, args[1])
     other = None if taken is None else taken.owner
-    own = node is not None and _to_each(other, *args[:2])
-    if node is not None and other is not None and own and _taken_of(node, other, "row maximum"):
+    if node is None or other is None:
+        _sum(m, args, kwargs, out, -1.0)
+    elif _taken_of(node, other, "row maximum", *args[:2]):
         m.provenance.follow("shifted", out, node).dim = other.dim
-    elif node is not None and other is not None and own and _taken_of(node, other, "logsumexp"):
+    elif _taken_of(node, other, "logsumexp", *args[:2]):
         m.provenance.follow("log weights", out, node).dim = other.dim
     else:
         _sum(m, args, kwargs, out, -1.0)
