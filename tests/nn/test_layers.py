@@ -307,3 +307,18 @@ def test_what_each_part_adds_is_dropped_in_training_only(
     made.eval()
     assert torch.equal(made(x), made(x))
     assert len(parts) == 4
+
+
+@pytest.mark.parametrize("layer", [EncoderLayer, DecoderLayer])
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [({"dropout": 0.3}, 0.3), ({"dropout": 0.3, "attention_dropout": 0.0}, 0.0), ({}, 0.0)],
+)
+def test_weights_are_dropped_as_often_as_what_is_added_unless_it_is_said(
+    layer: type[EncoderLayer], options: dict[str, float], wanted: float
+) -> None:
+    made = layer(8, 2, 5, **options)
+    dropping = [part.dropout for part in made.modules() if isinstance(part, MultiHeadAttention)]
+    assert dropping == [wanted] * len(dropping)
+    assert len(dropping) == (2 if layer is DecoderLayer else 1)
+    assert made.dropout == options.get("dropout", 0.0)

@@ -21,7 +21,7 @@ ACTIVATIONS = {"swish": "silu", "silu": "silu", "gelu": "gelu", "relu": "relu"}
 
 @dataclass(frozen=True)
 class MarianConfig:
-    """The sizes, by their names in config.json; `dropout` matters in training alone."""
+    """The sizes, by their names in config.json; the two dropouts matter in training alone."""
 
     vocab_size: int
     d_model: int
@@ -36,6 +36,7 @@ class MarianConfig:
     activation_function: str = "gelu"
     scale_embedding: bool = False
     dropout: float = 0.0
+    attention_dropout: float = 0.0
     share_encoder_decoder_embeddings: bool = True
     decoder_start_token_id: int | None = None
     pad_token_id: int | None = None
@@ -60,7 +61,10 @@ class Marian(EncoderDecoderModel, Translator):
     def __init__(self, config: MarianConfig, files: Files | None = None) -> None:
         """Draw the weights."""
         n, most = config.d_model, config.max_position_embeddings
-        encoder, decoder = towers(config, activation=config.activation, dropout=config.dropout)
+        encoder, decoder = towers(
+            config, activation=config.activation,
+            dropout=config.dropout, attention_dropout=config.attention_dropout,
+        )  # fmt: skip
         super().__init__(
             config, encoder, decoder,
             WordEmbedding(config.vocab_size, n, scaled=config.scale_embedding),

@@ -36,6 +36,7 @@ class LayerOptions(TypedDict, total=False):
     scale: float | None
     softcap: float | None
     dropout: float
+    attention_dropout: float
     device: torch.device | str | None
     dtype: torch.dtype | None
 
@@ -60,7 +61,9 @@ class EncoderLayer(nn.Module):
         activation, gated, feed_forward_bias: as `FeedForward` takes them.
         bias: as `MultiHeadAttention` takes it; all four projections by default.
         rotary, scale, softcap: as `MultiHeadAttention` takes them; not for cross-attention.
-        dropout: probability that a weight, or a value that a part adds, is dropped in training.
+        dropout: probability that a value that a part adds is dropped in training (Vaswani et al.
+            2017, section 5.4).
+        attention_dropout: probability that a weight is dropped in training; `dropout` by default.
         device, dtype: of the parameters.
 
     Raises:
@@ -248,7 +251,7 @@ def _attention(
         d_k=size, d_v=size, bias=options.get("bias", True),
         rotary=options.get("rotary") if own else None,
         scale=options.get("scale"), softcap=options.get("softcap"),
-        dropout=options.get("dropout", 0.0),
+        dropout=options.get("attention_dropout", options.get("dropout", 0.0)),
         device=options.get("device"), dtype=options.get("dtype"),
     )  # fmt: skip
 

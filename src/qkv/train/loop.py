@@ -26,6 +26,7 @@ from qkv.train.checkpoint import NUMBERS, Checkpoint, state_of
 from qkv.train.distributed import World, gathered
 from qkv.train.events import Listener, Measured, Saved, Started, Stepped
 from qkv.train.folder import TrainingFolder
+from qkv.train.memory import memory_kept
 from qkv.train.order import Examples
 from qkv.train.schedule import learning_rate
 from qkv.train.settings import Settings
@@ -90,7 +91,8 @@ def train(
     world.check(shard=shard)
     folder = TrainingFolder(Path(out), world)
     folder.open(task, settings, resume=resume)
-    with torch.random.fork_rng([] if world.device.type == "cpu" else [world.device]):
+    devices = [] if world.device.type == "cpu" else [world.device]
+    with torch.random.fork_rng(devices), memory_kept():
         return Training(task, settings, folder, listen, shard=shard).run()
 
 

@@ -188,12 +188,20 @@ class Translate(Task[PairBatch]):
             model, self.system.family, folder, tokenizer=self.tokenizer, dtype=torch.float16
         )
 
-    def translations(self, model: Any, texts: Sequence[str]) -> list[str]:
-        """Translate sentences, those of like length together, by the best token each time."""
+    def translations(self, model: Any, texts: Sequence[str], *, beams: int = 1) -> list[str]:
+        """Translate sentences, those of like length together.
+
+        Args:
+            model: what `model` makes, or a folder of it that was loaded.
+            texts: the sentences.
+            beams: beginnings that are followed at once; 1 takes the best token each time.
+        """
         most = 2 * int(self._tokens.lengths[1::2].max())
         lengths = [len(self.tokenizer(text)) for text in texts]
         order = np.argsort(lengths, kind="stable")
-        written = model.translate([texts[i] for i in order], batch_size=AT_ONCE, max_tokens=most)
+        written = model.translate(
+            [texts[i] for i in order], batch_size=AT_ONCE, max_tokens=most, beams=beams
+        )
         found = [""] * len(texts)
         for i, one in zip(order, written, strict=True):
             found[i] = one.text

@@ -26,17 +26,17 @@ class Sizes:
     Attributes:
         vocabulary: tokens of both languages at most.
         width: values a token; of a recurrent system also of a state.
-        layers: on each side.
-        heads, hidden: of the transformer's attention, and of its feed-forward network.
+        layers: of the transformer, on each side.
+        heads, hidden: of its attention, and of its feed-forward network.
         dropout: probability that a value is dropped in training.
         longest: tokens of a text at most.
     """
 
     vocabulary: int = 4000
     width: int = 128
-    layers: int = 2
+    layers: int = 3
     heads: int = 4
-    hidden: int = 512
+    hidden: int = 256
     dropout: float = 0.1
     longest: int = 128
 
