@@ -49,15 +49,17 @@ class _Trained(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor, eps: float) -> Tensor:
-        ctx.save_for_backward(x, gain)
+        scale = _over_rms(x, eps)
+        ctx.save_for_backward(x, gain, scale)
         ctx.eps = eps
-        return (x * _over_rms(x, eps)).mul_(gain)
+        return (x * scale).mul_(gain)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, gain = ctx.saved_tensors
-        n, scale = x.shape[-1], _over_rms(x, ctx.eps)
+        x, gain, scale = ctx.saved_tensors
+        n = x.shape[-1]
         if torch.is_grad_enabled():  # somebody wants the gradient of a gradient
+            scale = _over_rms(x, ctx.eps)
             unit = x * scale
             moved = dy * unit
             mean = (moved * gain).mean(-1, keepdim=True)
@@ -67,7 +69,7 @@ class _Trained(torch.autograd.Function):
         dx, dgain, _ = torch.ops.aten.native_layer_norm_backward(
             dy, x, [n], zero, scale, gain, None, [True, True, False]
         )
-        return dx.add_(scale * (dy * gain).mean(-1, keepdim=True)), dgain, None
+        return dx.add_(scale * (dy @ gain).unsqueeze(-1) / n), dgain, None
 
 
 def _over_rms(x: Tensor, eps: float) -> Tensor:

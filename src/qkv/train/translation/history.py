@@ -37,7 +37,7 @@ USUAL = Translate.usual.in_steps(800)
 """Those that attend have then learnt most of it, and the one that does not shows why."""
 
 BEAMS = 4
-"""Beginnings that a system follows at once when it is measured (Vaswani et al. 2017, section 6.1)."""
+"""Beginnings that are followed at once in a measure (Vaswani et al. 2017, section 6.1)."""
 
 LENGTHS = (5, 10, 20)
 """Words of a source up to which it is short, and so on; what is longer comes last."""
