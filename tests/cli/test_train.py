@@ -199,7 +199,7 @@ def test_a_full_disk_ends_it_and_says_from_where_it_goes_on(
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines()[-1] == (
         f"qkv: {out}/log.jsonl cannot be written: No space left on device; the checkpoint of step "
-        "30 is good, and --resume goes on from it"
+        "30 is good, to go on from (--resume)"
     )
     (small_disk / "filler").unlink()
     monkeypatch.setattr(Tiny, "loss", loss)

@@ -10,6 +10,8 @@ from torch import Tensor
 from qkv.errors import ArgumentError, ModelError
 from qkv.models import load
 from qkv.models.marian import Marian
+from qkv.nn.attention import MultiHeadAttention
+from tests.models.altering import change_config
 from tests.models.peers import close, peer
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -128,3 +130,19 @@ def test_an_activation_that_is_not_known_is_refused(tmp_path: Path) -> None:
     peer("marian", tmp_path, activation_function="tanh")
     with pytest.raises(ModelError, match="activation_function is 'tanh'"):
         load(tmp_path)
+
+
+def test_the_two_dropouts_of_a_configuration_reach_every_layer(tmp_path: Path) -> None:
+    peer("marian", tmp_path, dropout=0.3, attention_dropout=0.2)
+    ours: Marian = load(tmp_path)
+    layers = [*ours.encoder.layers, *ours.decoder.layers]
+    assert {layer.dropout for layer in layers} == {0.3}
+    parts = [part for part in ours.modules() if isinstance(part, MultiHeadAttention)]
+    assert [part.dropout for part in parts] == [0.2] * len(parts)
+
+
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+def test_a_dropout_that_is_no_probability_is_refused(pair: Any, name: str) -> None:
+    change_config(pair[1], **{name: 1.5})
+    with pytest.raises(ModelError, match=f"{name} is 1.5; wanted 0 to below 1"):
+        load(pair[1])

@@ -310,6 +310,17 @@ def test_what_each_part_adds_is_dropped_in_training_only(
 
 
 @pytest.mark.parametrize("layer", [EncoderLayer, DecoderLayer])
+@pytest.mark.parametrize("name", ["dropout", "attention_dropout"])
+@pytest.mark.parametrize("wrong", [1.0, 1.5, -0.1, float("nan")])
+def test_what_is_no_probability_is_refused_by_its_name(
+    layer: type[EncoderLayer], name: str, wrong: float
+) -> None:
+    options = {"dropout": 0.1, "attention_dropout": 0.0, name: wrong}
+    with pytest.raises(ArgumentError, match=f"^{name} is {wrong}; wanted 0 to below 1"):
+        layer(8, 2, 5, **options)
+
+
+@pytest.mark.parametrize("layer", [EncoderLayer, DecoderLayer])
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [({"dropout": 0.3}, 0.3), ({"dropout": 0.3, "attention_dropout": 0.0}, 0.0), ({}, 0.0)],

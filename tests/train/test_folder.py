@@ -180,7 +180,7 @@ def test_a_full_disk_stops_training_and_the_old_checkpoint_is_good(
     said = interrupted(out, 12, lambda: fill(small_disk, but=100_000))
     assert "checkpoints/step-00000018 cannot be written: " in said
     assert "No space left on device" in said
-    assert said.endswith("; the checkpoint of step 12 is good, and --resume goes on from it")
+    assert said.endswith("; the checkpoint of step 12 is good, to go on from (--resume)")
     good(out, 12)
     (small_disk / "filler").unlink()
     train(SmallTask(), settings(), out, resume=True)
@@ -214,7 +214,7 @@ def test_what_hears_and_cannot_write_says_which_checkpoint_is_good(
         train(SmallTask(), settings(), out, listen=listen)
     assert str(caught.value) == (
         f"{out}/log.jsonl cannot be written: No space left on device; the checkpoint of step 6 is "
-        "good, and --resume goes on from it"
+        "good, to go on from (--resume)"
     )
     good(out, 6)
 

@@ -255,7 +255,7 @@ def test_a_model_that_cannot_be_written_stops_and_the_checkpoint_is_good(tmp_pat
         run(Blocked(), tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}/model.safetensors cannot be written: it is a folder; wanted the name of a "
-        "file; the checkpoint of step 6 is good, and --resume goes on from it"
+        "file; the checkpoint of step 6 is good, to go on from (--resume)"
     )
     assert not list(tmp_path.glob(".*"))
     assert Checkpoint.last_step(tmp_path) == 6

@@ -138,13 +138,14 @@ def _said(past: "History", sentence: str, *, calculated: bool) -> "dict[str, Sai
     from qkv.explaining.aligned import word_alignment
     from qkv.explaining.alignments import alignment_steps
     from qkv.models import load
+    from qkv.train.translation.history import BEAMS
     from qkv.train.translation.systems import SYSTEMS
 
     found: dict[str, Said] = {}
     for name, system in SYSTEMS.items():
         model = load(past.folder(name))
         most = min(MOST_WRITTEN, 3 * len(model.tokenizer(sentence)))
-        (one,) = model.translate(sentence, max_tokens=most)
+        (one,) = model.translate(sentence, max_tokens=most, beams=BEAMS)
         its = word_alignment(model, sentence, one.ids) if system.attends else None
         if its is None or not its.written:
             found[name] = Said(one.text)

@@ -80,12 +80,10 @@ class AttentionLayer(nn.Module, ABC):
             raise ArgumentError(f"num_heads={num_heads} cannot share kv_heads={kv_heads} evenly")
         self.d_k = positive("d_k", n_embed if d_k is None else d_k)
         self.d_v = positive("d_v", n_embed if d_v is None else d_v)
-        self.scale, self.softcap, self.dropout = scale, softcap, dropout
+        self.scale, self.softcap, self.dropout = scale, softcap, probability("dropout", dropout)
         self.rotary = rotary
         if rotary is not None and rotary.d_k != self.d_k:
             raise ArgumentError(f"rotary turns heads of {rotary.d_k} values, d_k is {self.d_k}")
-        if not 0 <= dropout < 1:
-            raise ArgumentError(f"dropout is {dropout}; wanted 0 to below 1")
         if softcap is not None and softcap <= 0:
             raise ArgumentError(f"softcap is {softcap}; wanted a number above 0, or None")
         self.biased = _biased(bias)
@@ -222,6 +220,13 @@ def _biased(bias: Bias) -> frozenset[str]:
     if isinstance(bias, str) or unknown:
         raise ArgumentError(f"bias is {bias!r}; wanted a bool or some of {names}")
     return frozenset(bias)
+
+
+def probability(name: str, number: float) -> float:
+    """Return a probability that something is dropped, or say which number is none."""
+    if not 0 <= number < 1:
+        raise ArgumentError(f"{name} is {number}; wanted 0 to below 1")
+    return number
 
 
 def positive(name: str, number: int) -> int:

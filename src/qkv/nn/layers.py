@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qkv.core.calculation import Calculation
 from qkv.errors import ArgumentError
-from qkv.nn.attending import Bias, MaskLike
+from qkv.nn.attending import Bias, MaskLike, probability
 from qkv.nn.attention import MultiHeadAttention
 from qkv.nn.cache import LayerCache
 from qkv.nn.explain import Batch
@@ -76,7 +76,7 @@ class EncoderLayer(nn.Module):
         """Draw the weights: attention, then feed-forward."""
         super().__init__()
         self.norm_first = options.get("norm_first", False)
-        self.dropout = options.get("dropout", 0.0)
+        self.dropout = probability("dropout", options.get("dropout", 0.0))
         self.attention = _attention(n_embed, num_heads, options, own=True)
         self.attention_norm = _norm(n_embed, options)
         self._build_cross(n_embed, num_heads, options)
@@ -251,7 +251,9 @@ def _attention(
         d_k=size, d_v=size, bias=options.get("bias", True),
         rotary=options.get("rotary") if own else None,
         scale=options.get("scale"), softcap=options.get("softcap"),
-        dropout=options.get("attention_dropout", options.get("dropout", 0.0)),
+        dropout=probability(
+            "attention_dropout", options.get("attention_dropout", options.get("dropout", 0.0))
+        ),
         device=options.get("device"), dtype=options.get("dtype"),
     )  # fmt: skip
 

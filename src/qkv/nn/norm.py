@@ -69,7 +69,7 @@ class _Trained(torch.autograd.Function):
         dx, dgain, _ = torch.ops.aten.native_layer_norm_backward(
             dy, x, [n], zero, scale, gain, None, [True, True, False]
         )
-        return dx.add_(scale * (dy @ gain).unsqueeze(-1) / n), dgain, None
+        return dx.add_(scale * (dy * gain).mean(-1, keepdim=True)), dgain, None
 
 
 def _over_rms(x: Tensor, eps: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from qkv.errors import ArgumentError
 from qkv.nn.alignment import AdditiveAttention, Alignment, DotAttention
-from qkv.nn.attending import positive
+from qkv.nn.attending import positive, probability
 from qkv.nn.cache import KeyValueCache
 
 Attending = Literal["additive", "dot"]
@@ -262,9 +262,8 @@ def _gru(
     sizes = {"n_embed": n_inputs, "n_hidden": n_hidden, "num_layers": num_layers}
     for name, number in sizes.items():
         positive(name, number)
-    if not 0 <= dropout < 1:
-        raise ArgumentError(f"dropout is {dropout}; wanted 0 to below 1")
-    between = dropout if num_layers > 1 else 0.0
+    dropped = probability("dropout", dropout)
+    between = dropped if num_layers > 1 else 0.0
     return nn.GRU(
         n_inputs, n_hidden, num_layers, batch_first=True, dropout=between,
         bidirectional=bidirectional,

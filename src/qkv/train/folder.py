@@ -142,7 +142,7 @@ class TrainingFolder:
         return told
 
     def _unwritten(self, error: OSError) -> FileError:
-        on = ", and --resume goes on from it" if Checkpoint.last_step(self.path) else ""
+        on = ", to go on from (--resume)" if Checkpoint.last_step(self.path) else ""
         return FileError(f"{reason(error)}; {self.last_good()}{on}")
 
     def last_good(self) -> str:

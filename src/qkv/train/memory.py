@@ -34,5 +34,6 @@ def memory_kept() -> Iterator[None]:
 
 
 def _thresholds(allocator: ctypes.CDLL, mapped: int, free: int) -> None:
-    allocator.mallopt(MMAP_THRESHOLD, mapped)
+    if not allocator.mallopt(MMAP_THRESHOLD, mapped):  # before 2.35 it takes no more than the usual
+        allocator.mallopt(MMAP_THRESHOLD, USUAL)
     allocator.mallopt(TRIM_THRESHOLD, free)

@@ -117,7 +117,7 @@ def test_what_is_no_file_of_pairs_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.tsv").mkdir()
     assert _refused(tmp_path / "folder.tsv") == ["folder.tsv cannot be read: Is a directory"]
     assert "mine.docx ends in '.docx'" in _refused(_written(tmp_path / "mine.docx", "a\tb"))[0]
-    with pytest.raises(FileError, match="data is 'versos'; wanted phrasebook, verses, or a file"):
+    with pytest.raises(FileError, match="data is 'versos'; wanted phrasebook, clauses, verses, or"):
         pairs_of("versos")
 
 

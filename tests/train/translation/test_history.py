@@ -4,10 +4,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import pytest
 
 from qkv.errors import ArgumentError
+from qkv.models.translating import Translator
 from qkv.train.tasks.translate import Translate
 from qkv.train.translation import history
 from qkv.train.translation.history import History, Outcome, summaries
@@ -67,6 +69,21 @@ def test_the_dictionary_beats_what_has_learnt_for_two_steps(outcomes: list[Outco
         first, *others = [one for one in outcomes if one.seed == seed]
         assert first.overall["chrf"] > 40
         assert all(one.overall["chrf"] < first.overall["chrf"] for one in others)
+
+
+def test_what_is_measured_followed_several_beginnings(
+    past: History, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed: list[int] = []
+    translate = Translator.translate
+
+    def noted(model: Translator, texts: list[str], **options: Any) -> Any:
+        followed.append(options["beams"])
+        return translate(model, texts, **options)
+
+    monkeypatch.setattr(Translator, "translate", noted)
+    assert len(past.run(FEW, seeds=1)) == 1 + len(SYSTEMS)
+    assert followed == [4] * len(SYSTEMS)
 
 
 def test_no_system_is_chosen_by_what_it_is_measured_with(

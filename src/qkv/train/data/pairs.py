@@ -49,5 +49,7 @@ def pairs_of(data: str) -> Iterator[TextPair]:
 
         return read_verses()
     if not Path(data).exists():
-        raise FileError(f"data is {data!r}; wanted phrasebook, verses, or a file: {SUFFIXES}")
+        raise FileError(
+            f"data is {data!r}; wanted phrasebook, clauses, verses, or a file: {SUFFIXES}"
+        )
     return read_pairs(data)

@@ -34,6 +34,9 @@ from qkv.train.task import Task, Tensors
 from qkv.train.vocabulary import trained_bpe
 
 HELD_OUT = 0.2
+
+FEWEST = 3
+"""Texts of a label of which one can be held out."""
 AT_ONCE = 64
 """Texts that are tried at once in a measure."""
 
@@ -298,8 +301,12 @@ def _split(texts: Sequence[LabelledText], seed: int) -> tuple[Examples, Examples
     Capital letters and blanks make no other text.
 
     Raises:
-        ArgumentError: nothing is left of a label to train on.
+        ArgumentError: nothing is left of a label to train on, or nothing can be held out.
     """
+    if max(Counter(label for _, label in texts).values()) < FEWEST:
+        raise ArgumentError(
+            f"no label has {FEWEST} texts; wanted so many of one at least, that one is held out"
+        )
     alike = _numbers(" ".join(text.casefold().split()) for text, _ in texts)
     training, apart = held_out(
         len(texts), HELD_OUT, seed, alike=alike, strata=_numbers(label for _, label in texts)
