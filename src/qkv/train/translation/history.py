@@ -33,7 +33,7 @@ DICTIONARY = "dictionary"
 DATA = (PHRASEBOOK, CLAUSES)
 """Sentences of four to forty words."""
 
-USUAL = Translate.usual.in_steps(600)
+USUAL = Translate.usual.in_steps(800)
 """Those that attend have then learnt most of it, and the one that does not shows why."""
 
 BEAMS = 4
