@@ -68,3 +68,8 @@ def test_text_from_outside_is_never_markup(weights):
 def test_nothing_written_is_an_empty_grid():
     tree = ElementTree.fromstring(svg(np.zeros((0, 2)), ("a", "(end)"), (), title="None"))
     assert not [r for r in tree.iter(f"{SVG}rect") if r.get("fill-opacity")]
+
+
+def test_the_whole_title_is_shown_above_the_fewest_words():
+    title = "Recurrent network, dot-product attention"
+    assert f">{title}</text>" in svg(np.ones((1, 1)), ["sky"], ["cielo"], title=title)

@@ -174,7 +174,7 @@ def _sheets(
             _link(page, row, 2, sheet.twin, style)
         page.write_number(row, 3, len(steps), style.count)
         names = cleaned(", ".join(step.short for step in steps))
-        page.set_row(row, LINE * (1 + len(names) // 75))
+        page.set_row(row, LINE * (1 + len(names) // 60))
         page.write_string(row, 4, names, style.text)
     for line in range(first, row + 2):
         _verdict(page, f"B{line}", style)

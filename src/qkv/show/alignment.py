@@ -66,7 +66,7 @@ def svg(
     longest = max((wide(word, SIZE, bold=True) for word in above), default=0)
     slope = longest / 2**0.5
     top = HEAD + slope
-    width = max(left + CELL * len(source) + slope, wide(title, 24) + 2 * MARGIN) + MARGIN
+    width = max(left + CELL * len(source) + slope, wide(title, 24, bold=True) + 2 * MARGIN) + MARGIN
     canvas.text(MARGIN, MARGIN + 18, cut(title, width - 2 * MARGIN, 24), "title")
     canvas.text(MARGIN, MARGIN + 40, cut(says, width - 2 * MARGIN, 13), "line")
     for column, word in enumerate(above):
