@@ -305,7 +305,7 @@ def _split(texts: Sequence[LabelledText], seed: int) -> tuple[Examples, Examples
     """
     if max(Counter(label for _, label in texts).values()) < FEWEST:
         raise ArgumentError(
-            f"no label has {FEWEST} texts; wanted so many of one at least, that one is held out"
+            f"no label has {FEWEST} texts; wanted {FEWEST} or more of some label, to hold one out"
         )
     alike = _numbers(" ".join(text.casefold().split()) for text, _ in texts)
     training, apart = held_out(
