@@ -21,6 +21,9 @@ PLACE = 4
 BASE = 100.0
 """Of the positions' wavelengths: there are a few lines and columns, not thousands of words."""
 
+WIDEST = 8
+"""Bytes of a number that PyTorch has, too."""
+
 Pictures = Num[np.ndarray, "*pictures height width"] | Num[Tensor, "*pictures height width"]
 """Whole numbers of 8 bits from 0 (nothing) to 255 (ink), or numbers from 0 to 1."""
 
@@ -115,10 +118,6 @@ def side_by_side(
 
 def _shares(seen: Tensor) -> bool:
     return seen.is_floating_point() and bool(((seen >= 0) & (seen <= 1)).all())
-
-
-WIDEST = 8
-"""Bytes of a number that PyTorch has, too."""
 
 
 def _read(path: Path) -> Num[np.ndarray, "*axes"]:

@@ -37,6 +37,7 @@ HELD_OUT = 0.2
 
 FEWEST = 3
 """Texts of a label of which one can be held out."""
+
 AT_ONCE = 64
 """Texts that are tried at once in a measure."""
 
@@ -161,8 +162,8 @@ class Classify(Task[TextBatch]):
             longest: tokens at which a text is cut.
 
         Raises:
-            ArgumentError: no data, fewer than two labels, a label of a single text, or a model that
-                is no encoder of text.
+            ArgumentError: no data, labels that `labels_of` refuses, or a model that is no encoder
+                of text.
             FileError: a file that is not there, or whose rows are not as wanted, or hold no token
                 of the model; names them all.
             ModelError, MissingPackageError: the model cannot be loaded.
@@ -281,7 +282,7 @@ def labels_of(texts: Sequence[LabelledText]) -> tuple[str, ...]:
     """Return the different labels in the order of the alphabet.
 
     Raises:
-        ArgumentError: fewer than two, or one with a single text.
+        ArgumentError: fewer than two, one with a single text, or none of which one can be held out.
     """
     counts = Counter(label for _, label in texts)
     if len(counts) < 2:
@@ -292,6 +293,10 @@ def labels_of(texts: Sequence[LabelledText]) -> tuple[str, ...]:
             f"of {', '.join(map(repr, rare[:20]))} there is one text each; wanted two or more of "
             f"every label ({len(rare)} of {len(counts)} labels have one)"
         )
+    if max(counts.values()) < FEWEST:
+        raise ArgumentError(
+            f"no label has {FEWEST} texts; wanted {FEWEST} or more of some label, to hold one out"
+        )
     return tuple(sorted(counts))
 
 
@@ -301,12 +306,8 @@ def _split(texts: Sequence[LabelledText], seed: int) -> tuple[Examples, Examples
     Capital letters and blanks make no other text.
 
     Raises:
-        ArgumentError: nothing is left of a label to train on, or nothing can be held out.
+        ArgumentError: nothing is left of a label to train on.
     """
-    if max(Counter(label for _, label in texts).values()) < FEWEST:
-        raise ArgumentError(
-            f"no label has {FEWEST} texts; wanted {FEWEST} or more of some label, to hold one out"
-        )
     alike = _numbers(" ".join(text.casefold().split()) for text, _ in texts)
     training, apart = held_out(
         len(texts), HELD_OUT, seed, alike=alike, strata=_numbers(label for _, label in texts)
